@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -328,4 +330,346 @@ func TestEveryScriptOfUpToFiveOutcomes(t *testing.T) {
 			t.Errorf("%d scripts, want %d", scripts, want)
 		}
 	})
+}
+
+func TestClassifyKnowsEveryCode(t *testing.T) {
+	want := func(code int) outcome {
+		switch {
+		case code == 208 || code == 429:
+			return duplicate
+		case code >= 200 && code < 300:
+			return delivered
+		case code == 408 || code >= 500 && code != 501:
+			return retry
+		}
+		return rejected
+	}
+	for code := 0; code <= 1000; code++ {
+		if got := classify(code); got != want(code) {
+			t.Errorf("classify(%d) = %d, want %d", code, got, want(code))
+		}
+	}
+}
+
+func TestDelayDoublesFromMinToMax(t *testing.T) {
+	tests := []struct {
+		backoff Backoff
+		retry   int
+		want    time.Duration
+	}{
+		{Backoff{Min: s, Max: 30 * s}, 1, s},
+		{Backoff{Min: s, Max: 30 * s}, 2, 2 * s},
+		{Backoff{Min: s, Max: 30 * s}, 5, 16 * s},
+		{Backoff{Min: s, Max: 30 * s}, 6, 30 * s},
+		{Backoff{Min: s, Max: 32 * s}, 6, 32 * s},
+		{Backoff{Min: s, Max: 30 * s}, 33, 30 * s},
+		{Backoff{Min: s, Max: 30 * s}, 64, 30 * s},
+		{Backoff{Min: s, Max: 30 * s}, 65, 30 * s},
+		{Backoff{Min: s, Max: 30 * s}, 1000, 30 * s},
+		{Backoff{Min: s, Max: 30 * s}, math.MaxInt, 30 * s},
+		{Backoff{Min: s, Max: 30 * s}, 0, s},
+		{Backoff{Min: s, Max: 30 * s}, math.MinInt, s},
+		{Backoff{Min: s, Max: s}, 7, s},
+		{Backoff{Min: 1, Max: math.MaxInt64}, 63, 1 << 62},
+		{Backoff{Min: 1, Max: math.MaxInt64}, 64, math.MaxInt64},
+		{Backoff{Min: time.Hour, Max: math.MaxInt64}, 22, time.Hour << 21},
+		{Backoff{Min: time.Hour, Max: math.MaxInt64}, 23, math.MaxInt64},
+		{Backoff{}, 3, 0},
+	}
+	for _, test := range tests {
+		if got := test.backoff.Delay(test.retry); got != test.want {
+			t.Errorf("%+v.Delay(%d) = %v, want %v", test.backoff, test.retry, got, test.want)
+		}
+	}
+}
+
+func TestDelayStaysWithinItsBoundsWithAnyJitter(t *testing.T) {
+	retries := []int{1, 2, 33, 63, 64, 1000, math.MaxInt}
+	for _, minimum := range []time.Duration{1, 2, time.Microsecond, s, time.Hour} {
+		for _, maximum := range []time.Duration{minimum, 2 * minimum, 30 * time.Hour, 1<<53 + 3, math.MaxInt64 - 1, math.MaxInt64} {
+			for _, jitter := range []float64{0, 0.1, 0.5, 1 - 1e-16, 1, 7, -7, math.NaN()} {
+				b := Backoff{Min: minimum, Max: maximum, Jitter: jitter}
+				plain := Backoff{Min: minimum, Max: maximum}
+				last := time.Duration(0)
+				for _, retry := range retries {
+					whole := plain.Delay(retry)
+					if whole < last || whole < 1 || whole > maximum {
+						t.Errorf("%+v.Delay(%d) = %v, want within %v and %v", plain, retry, whole, last, maximum)
+					}
+					last = whole
+					for range 50 {
+						got := b.Delay(retry)
+						if got < 1 || got > maximum {
+							t.Errorf("%+v.Delay(%d) = %v, want above 0 and at most %v", b, retry, got, maximum)
+						}
+						if within := jitter >= 0 && jitter <= 0.5; within && float64(got) < float64(whole)*(1-jitter)-1 {
+							t.Errorf("%+v.Delay(%d) = %v, want at least %v of %v", b, retry, got, 1-jitter, whole)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestDelayIsSpreadAtTheCap(t *testing.T) {
+	b := Backoff{Min: s, Max: 30 * s, Jitter: 0.5}
+	var buckets [10]int
+	for range 10_000 {
+		buckets[min(int((b.Delay(9)-15*s)/(1500*time.Millisecond)), 9)]++
+	}
+	for i, n := range buckets { // each expects 1,000 with a standard deviation of 30
+		if n < 800 || n > 1200 {
+			t.Errorf("%d of 10000 delays in tenth %d of the range from 15s to 30s, want about 1000", n, i)
+		}
+	}
+}
+
+func TestRetryAfterIsNeverRead(t *testing.T) {
+	for _, values := range [][]string{
+		{"3600"}, {"9223372037"}, {"-5"}, {"abc"}, {""}, {"Fri, 01 Jan 2099 00:00:00 GMT"}, {"1", "3600"}, {"0"},
+	} {
+		t.Run(strings.Join(values, " and "), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				transport := &script{t: t, outcomes: []string{"503", "503", "429"}, header: http.Header{"Retry-After": values}}
+				r := mustNew(t, Config{Webhook: "http://receiver.test", Transport: transport, Backoff: steady})
+				start := time.Now()
+				if err := r.Post(t.Context(), testEvent("a")); err != nil {
+					t.Errorf("Post() = %v, want nil", err)
+				}
+				if got, want := time.Since(start), 3*s; got != want {
+					t.Errorf("Post took %v, want %v", got, want)
+				}
+			})
+		})
+	}
+}
+
+func TestPostIsOverWhenItsContextIs(t *testing.T) {
+	errWhy := errors.New("the pod is evicted")
+	hang := roundTrip(func(req *http.Request) (*http.Response, error) {
+		<-req.Context().Done()
+		return nil, context.Cause(req.Context())
+	})
+	failing := roundTrip(func(*http.Request) (*http.Response, error) { return answer(503, "busy"), nil })
+	ownError := roundTrip(func(req *http.Request) (*http.Response, error) {
+		<-req.Context().Done()
+		return nil, errReset
+	})
+	cancelAfter := func(d time.Duration) func(context.Context) (context.Context, func()) {
+		return func(ctx context.Context) (context.Context, func()) {
+			ctx, cancel := context.WithCancelCause(ctx)
+			if d == 0 {
+				cancel(errWhy)
+			}
+			timer := time.AfterFunc(d, func() { cancel(errWhy) })
+			return ctx, func() { timer.Stop(); cancel(nil) }
+		}
+	}
+	deadlineIn := func(d time.Duration) func(context.Context) (context.Context, func()) {
+		return func(ctx context.Context) (context.Context, func()) {
+			ctx, cancel := context.WithTimeoutCause(ctx, d, errWhy)
+			return ctx, cancel
+		}
+	}
+	tests := map[string]struct {
+		first, then roundTrip
+		context     func(context.Context) (context.Context, func())
+		requests    int
+		took        time.Duration
+		is          []error
+		status      bool
+		text        string
+	}{
+		"cancelled before":              {first: hang, context: cancelAfter(0), is: []error{context.Canceled, errWhy}, text: "context canceled: the pod is evicted"},
+		"deadline before":               {first: hang, context: deadlineIn(-1), is: []error{context.DeadlineExceeded, errWhy}, text: "context deadline exceeded: the pod is evicted"},
+		"cancelled awaiting the header": {first: hang, context: cancelAfter(2 * s), requests: 1, took: 2 * s, is: []error{context.Canceled, errWhy}, text: "context canceled: the pod is evicted"},
+		"deadline awaiting the header":  {first: hang, context: deadlineIn(2 * s), requests: 1, took: 2 * s, is: []error{context.DeadlineExceeded, errWhy}, text: "context deadline exceeded: the pod is evicted"},
+		"the transport's own words":     {first: ownError, context: cancelAfter(2 * s), requests: 1, took: 2 * s, is: []error{context.Canceled, errWhy, errReset}, text: "context canceled: the pod is evicted, after an attempt that failed: read tcp: connection reset by peer"},
+		"cancelled in a wait":           {first: failing, context: cancelAfter(20 * time.Minute), requests: 1, took: 20 * time.Minute, is: []error{context.Canceled, errWhy}, status: true, text: "context canceled: the pod is evicted, after an attempt that failed: status 503 Service Unavailable: busy"},
+		"cancelled as a wait ends":      {first: failing, then: hang, context: cancelAfter(time.Hour), requests: 1, took: time.Hour, is: []error{context.Canceled, errWhy}, status: true, text: "context canceled"},
+		"cancelled in the next attempt": {first: failing, then: hang, context: cancelAfter(time.Hour + s), requests: 2, took: time.Hour + s, is: []error{context.Canceled, errWhy}, status: true, text: "context canceled: the pod is evicted, after an attempt that failed: status 503 Service Unavailable: busy"},
+		"deadline within the next wait": {first: failing, context: deadlineIn(time.Hour - 1), requests: 1, is: []error{context.DeadlineExceeded}, status: true, text: "context deadline exceeded before attempt 2 could be made: status 503 Service Unavailable: busy"},
+		"deadline as the wait ends":     {first: failing, context: deadlineIn(time.Hour), requests: 1, is: []error{context.DeadlineExceeded}, status: true, text: "context deadline exceeded before attempt 2 could be made: status 503 Service Unavailable: busy"},
+		"deadline just after the wait":  {first: failing, then: hang, context: deadlineIn(time.Hour + 1), requests: 2, took: time.Hour + 1, is: []error{context.DeadlineExceeded, errWhy}, status: true, text: "context deadline exceeded: the pod is evicted, after an attempt that failed: status 503"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				requests := 0
+				r := mustNew(t, Config{
+					Webhook: "http://receiver.test",
+					Backoff: Backoff{Min: time.Hour, Max: time.Hour},
+					Transport: roundTrip(func(req *http.Request) (*http.Response, error) {
+						requests++
+						if requests == 1 {
+							return test.first(req)
+						}
+						return test.then(req)
+					}),
+				})
+				ctx, stop := test.context(t.Context())
+				defer stop()
+				start := time.Now()
+				err := r.Post(ctx, testEvent("a"))
+				if took := time.Since(start); took != test.took || requests != test.requests {
+					t.Errorf("Post took %v and %d requests, want %v and %d", took, requests, test.took, test.requests)
+				}
+				for _, is := range test.is {
+					if !errors.Is(err, is) {
+						t.Errorf("errors.Is(%q, %q) = false, want true", err, is)
+					}
+				}
+				var status *StatusError
+				if errors.As(err, &status) != test.status {
+					t.Errorf("errors.As(%q, *StatusError) = %t, want %t", err, !test.status, test.status)
+				}
+				if want := "recorder: http://receiver.test: " + test.text; !strings.HasPrefix(text(err), want) {
+					t.Errorf("Post() = %q, want %q", err, want)
+				}
+				want := Stats{Failed: 1, Retries: uint64(max(test.requests-1, 0))}
+				if got := r.Stats(); got != want {
+					t.Errorf("Stats() = %+v, want %+v", got, want)
+				}
+			})
+		})
+	}
+}
+
+func TestEachAttemptHasItsOwnTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		transport := &script{t: t, outcomes: []string{"timeout", "202"}}
+		r := mustNew(t, Config{Webhook: "http://receiver.test", Transport: transport, Timeout: 100 * time.Millisecond, Backoff: steady})
+		if err := r.Post(t.Context(), testEvent("a")); err != nil {
+			t.Errorf("Post() = %v, want nil", err)
+		}
+		if got, want := transport.waits(), []time.Duration{1100 * time.Millisecond}; !slices.Equal(got, want) {
+			t.Errorf("waits = %v, want %v", got, want)
+		}
+	})
+}
+
+// slowBody yields a byte at a time, and ends with the request.
+type slowBody struct {
+	ctx    context.Context
+	every  time.Duration
+	closed *atomic.Int64
+}
+
+func (b slowBody) Read(p []byte) (int, error) {
+	select {
+	case <-time.After(b.every):
+		p[0] = 'x'
+		return 1, nil
+	case <-b.ctx.Done():
+		return 0, b.ctx.Err()
+	}
+}
+
+func (b slowBody) Close() error {
+	b.closed.Add(1)
+	return nil
+}
+
+func TestTheRestOfAnAnswerGetsATenthOfASecond(t *testing.T) {
+	for code, want := range map[int]outcome{202: delivered, 429: duplicate, 404: rejected} {
+		synctest.Test(t, func(t *testing.T) {
+			var closed atomic.Int64
+			r := mustNew(t, Config{Webhook: "http://receiver.test", Transport: roundTrip(func(req *http.Request) (*http.Response, error) {
+				resp := answer(code, "")
+				resp.Body = slowBody{req.Context(), 30 * time.Millisecond, &closed}
+				return resp, nil
+			})})
+			start := time.Now()
+			got, err := r.webhook.postOnce(t.Context(), nil)
+			if took := time.Since(start); got != want || took != 100*time.Millisecond || closed.Load() != 1 {
+				t.Errorf("%d: outcome %d in %v, body closed %d times, want %d in 100ms, once", code, got, took, closed.Load(), want)
+			}
+			if status := (*StatusError)(nil); errors.As(err, &status) && status.Snippet != "xxx" {
+				t.Errorf("%d: snippet = %q, want the three bytes that came", code, status.Snippet)
+			}
+		})
+	}
+}
+
+// noReadBody fails the test when it is read.
+type noReadBody struct {
+	t      *testing.T
+	closed *bool
+}
+
+func (b noReadBody) Read([]byte) (int, error) {
+	b.t.Error("the body was read")
+	return 0, io.EOF
+}
+
+func (b noReadBody) Close() error {
+	*b.closed = true
+	return nil
+}
+
+func TestTheBodyAfter101IsClosedUnread(t *testing.T) {
+	var closed bool
+	r := mustNew(t, Config{Webhook: "http://receiver.test", Transport: roundTrip(func(*http.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: 101, Body: noReadBody{t, &closed}}, nil
+	})})
+	var status *StatusError
+	if err := r.Post(t.Context(), testEvent("a")); !errors.As(err, &status) || !closed {
+		t.Errorf("Post() = %v with the body closed: %t, want a *StatusError and true", err, closed)
+	}
+}
+
+func TestAnAnswerWithoutABodyIsTaken(t *testing.T) {
+	r := mustNew(t, Config{Webhook: "http://receiver.test", Transport: roundTrip(func(*http.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: 202}, nil
+	})})
+	if err := r.Post(t.Context(), testEvent("a")); err != nil {
+		t.Errorf("Post() = %v, want nil", err)
+	}
+}
+
+func TestSnippetIsShortPrintableAndOnOneLine(t *testing.T) {
+	const secretToken = "xoxb-1234"
+	r := mustNew(t, Config{
+		Webhook: "http://ann:pass%20word@receiver.test/services/T0/TOK%45N?key=va%6Cue&b=2",
+		Header:  http.Header{"X-Auth": {"Bearer " + secretToken, "1"}},
+	})
+	tests := map[string]struct{ body, want string }{
+		"plain":                       {"database unavailable", "database unavailable"},
+		"empty":                       {"", ""},
+		"lines and tabs":              {"<html>\r\n\t<h1>Bad</h1>\n</html>\n", "<html> <h1>Bad</h1> </html>"},
+		"escape sequences":            {"\x1b[31mred\x00\x7f", "[31mred"},
+		"direction overrides":         {"a\u202eb", "a b"},
+		"not UTF-8":                   {"a\xffb", "a\ufffdb"},
+		"long":                        {strings.Repeat("x", 600), strings.Repeat("x", 512)},
+		"cut within a character":      {"xx" + strings.Repeat("漢", 300), "xx" + strings.Repeat("漢", 170)},
+		"invalid bytes do not expand": {strings.Repeat("\xff", 600), strings.Repeat("\ufffd", 170)},
+		"the path":                    {"Cannot POST /services/T0/TOKEN", "Cannot POST [redacted]"},
+		"the escaped path":            {"Cannot POST /services/T0/TOK%45N", "Cannot POST [redacted]"},
+		"a part of the path":          {"no hook TOKEN", "no hook [redacted]"},
+		"the query":                   {"bad ?key=va%6Cue&b=2.", "bad ?[redacted]."},
+		"a value of the query":        {"bad value", "bad [redacted]"},
+		"the user info":               {"ann:pass word pass%20word", "[redacted] [redacted]"},
+		"a header":                    {"Bearer xoxb-1234", "[redacted]"},
+		"a part of a header":          {"bad xoxb-1234 1", "bad [redacted] 1"},
+		"the host may be shown":       {"receiver.test", "receiver.test"},
+		"secret beyond the cut":       {strings.Repeat("y", 505) + "TOKENTOKEN", strings.Repeat("y", 505) + "[redact"},
+	}
+	for name, test := range tests {
+		if got := r.webhook.snippet([]byte(test.body)); got != test.want {
+			t.Errorf("%s: snippet(%q) = %q, want %q", name, test.body, got, test.want)
+		}
+	}
+}
+
+func TestStatusErrorSaysWhatTheReceiverSaid(t *testing.T) {
+	for want, err := range map[string]StatusError{
+		"status 404 Not Found":              {StatusCode: 404},
+		"status 799":                        {StatusCode: 799},
+		"status 503 Service Unavailable: x": {StatusCode: 503, Snippet: "x"},
+	} {
+		if got := err.Error(); got != want {
+			t.Errorf("Error() = %q, want %q", got, want)
+		}
+	}
 }
