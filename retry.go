@@ -124,15 +124,16 @@ func ended(ctx context.Context, last error) error {
 	return err
 }
 
-// sleep waits for d and reports whether ctx is still on after that.
+// sleep waits for d and reports whether it came to that before ctx was over.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
+		return true
 	case <-ctx.Done():
+		return false
 	}
-	return ctx.Err() == nil
 }
 
 // postOnce makes one attempt: no request if ctx is over already, else exactly one. The error is nil
@@ -280,7 +281,6 @@ func newWebhook(c Config) (*webhook, error) {
 		return nil, errors.New("Webhook has a port that is not within 1 to 65535")
 	}
 	w := &webhook{config: c, url: u, target: u.Scheme + "://" + u.Host, header: make(http.Header)}
-	w.redact = redactor(u, c.Header)
 	for name, values := range c.Header {
 		name = http.CanonicalHeaderKey(name)
 		w.header[name] = append(w.header[name], values...)
@@ -292,6 +292,7 @@ func newWebhook(c Config) (*webhook, error) {
 	if u.User != nil && w.header.Get("Authorization") == "" {
 		(&http.Request{Header: w.header}).SetBasicAuth(u.User.Username(), password)
 	}
+	w.redact = redactor(u, w.header)
 	u.User = nil
 	if w.header.Get("Content-Type") == "" {
 		w.header.Set("Content-Type", "application/json")

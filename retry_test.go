@@ -1,15 +1,23 @@
 package recorder
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"io"
+	"log"
+	"log/slog"
 	"math"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"net/url"
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -487,7 +495,6 @@ func TestPostIsOverWhenItsContextIs(t *testing.T) {
 		"deadline awaiting the header":  {first: hang, context: deadlineIn(2 * s), requests: 1, took: 2 * s, is: []error{context.DeadlineExceeded, errWhy}, text: "context deadline exceeded: the pod is evicted"},
 		"the transport's own words":     {first: ownError, context: cancelAfter(2 * s), requests: 1, took: 2 * s, is: []error{context.Canceled, errWhy, errReset}, text: "context canceled: the pod is evicted, after an attempt that failed: read tcp: connection reset by peer"},
 		"cancelled in a wait":           {first: failing, context: cancelAfter(20 * time.Minute), requests: 1, took: 20 * time.Minute, is: []error{context.Canceled, errWhy}, status: true, text: "context canceled: the pod is evicted, after an attempt that failed: status 503 Service Unavailable: busy"},
-		"cancelled as a wait ends":      {first: failing, then: hang, context: cancelAfter(time.Hour), requests: 1, took: time.Hour, is: []error{context.Canceled, errWhy}, status: true, text: "context canceled"},
 		"cancelled in the next attempt": {first: failing, then: hang, context: cancelAfter(time.Hour + s), requests: 2, took: time.Hour + s, is: []error{context.Canceled, errWhy}, status: true, text: "context canceled: the pod is evicted, after an attempt that failed: status 503 Service Unavailable: busy"},
 		"deadline within the next wait": {first: failing, context: deadlineIn(time.Hour - 1), requests: 1, is: []error{context.DeadlineExceeded}, status: true, text: "context deadline exceeded before attempt 2 could be made: status 503 Service Unavailable: busy"},
 		"deadline as the wait ends":     {first: failing, context: deadlineIn(time.Hour), requests: 1, is: []error{context.DeadlineExceeded}, status: true, text: "context deadline exceeded before attempt 2 could be made: status 503 Service Unavailable: busy"},
@@ -652,6 +659,7 @@ func TestSnippetIsShortPrintableAndOnOneLine(t *testing.T) {
 		"the user info":               {"ann:pass word pass%20word", "[redacted] [redacted]"},
 		"a header":                    {"Bearer xoxb-1234", "[redacted]"},
 		"a part of a header":          {"bad xoxb-1234 1", "bad [redacted] 1"},
+		"the user info as sent":       {"Basic YW5uOnBhc3Mgd29yZA==", "[redacted]"},
 		"the host may be shown":       {"receiver.test", "receiver.test"},
 		"secret beyond the cut":       {strings.Repeat("y", 505) + "TOKENTOKEN", strings.Repeat("y", 505) + "[redact"},
 	}
@@ -672,4 +680,622 @@ func TestStatusErrorSaysWhatTheReceiverSaid(t *testing.T) {
 			t.Errorf("Error() = %q, want %q", got, want)
 		}
 	}
+}
+
+// The tests from here on use real sockets, since the network is what they are about.
+
+// A receiver is a server on loopback that counts connections and requests.
+type receiver struct {
+	*httptest.Server
+	connections, requests atomic.Int64
+}
+
+// newReceiver starts a receiver, over TLS and HTTP/2 if secure. The handler is told which request
+// it is about, from one.
+func newReceiver(t testing.TB, secure bool, handle func(n int, w http.ResponseWriter, req *http.Request)) *receiver {
+	rec := &receiver{}
+	rec.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		handle(int(rec.requests.Add(1)), w, req)
+	}))
+	rec.Config.ErrorLog = log.New(io.Discard, "", 0)
+	rec.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			rec.connections.Add(1)
+		}
+	}
+	rec.EnableHTTP2 = secure
+	if secure {
+		rec.StartTLS()
+	} else {
+		rec.Start()
+	}
+	t.Cleanup(rec.Close)
+	return rec
+}
+
+// trust is a TLS configuration that knows the receiver's certificate.
+func (rec *receiver) trust() *tls.Config {
+	if rec.TLS == nil {
+		return nil
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(rec.Certificate())
+	return &tls.Config{RootCAs: roots}
+}
+
+// quick is a schedule for tests in real time.
+var quick = Backoff{Min: time.Millisecond, Max: time.Millisecond}
+
+// withMetadata makes an event whose body is a little longer than size.
+func withMetadata(size int) Event {
+	e := testEvent("a")
+	e.Metadata = map[string]string{"data": strings.Repeat("x", size)}
+	return e
+}
+
+func TestEveryAttemptCarriesTheSameBody(t *testing.T) {
+	for _, secure := range []bool{false, true} {
+		for _, size := range []int{300, 200 << 10} {
+			t.Run(fmt.Sprintf("HTTP/2 %t, %d bytes", secure, size), func(t *testing.T) {
+				var bodies []string
+				rec := newReceiver(t, secure, func(n int, w http.ResponseWriter, req *http.Request) {
+					body, err := io.ReadAll(req.Body)
+					if err != nil || int64(len(body)) != req.ContentLength {
+						t.Errorf("read %d bytes of %d, %v", len(body), req.ContentLength, err)
+					}
+					if got, want := req.ProtoMajor == 2, secure; got != want {
+						t.Errorf("%s, want HTTP/2: %t", req.Proto, want)
+					}
+					bodies = append(bodies, string(body))
+					w.WriteHeader(map[int]int{1: 503, 2: 503, 3: 202}[n])
+				})
+				r := mustNew(t, Config{Webhook: rec.URL, TLS: rec.trust(), Backoff: quick})
+				defer r.webhook.closeIdle()
+				if err := r.Post(t.Context(), withMetadata(size)); err != nil {
+					t.Fatalf("Post() = %v, want nil", err)
+				}
+				if len(bodies) != 3 || len(bodies[0]) < size || bodies[1] != bodies[0] || bodies[2] != bodies[0] {
+					t.Errorf("%d bodies, want the same three times", len(bodies))
+				}
+				if got := rec.connections.Load(); got != 1 {
+					t.Errorf("%d connections, want 1", got)
+				}
+			})
+		}
+	}
+}
+
+func TestABodyStillBeingReadIsNotTouched(t *testing.T) {
+	var byBody sync.Map
+	rec := newReceiver(t, false, func(_ int, w http.ResponseWriter, req *http.Request) {
+		start := make([]byte, 256)
+		io.ReadFull(req.Body, start)
+		if _, seen := byBody.LoadOrStore(string(start), true); !seen {
+			w.WriteHeader(502) // before the body is read, while the transport still writes it
+			return
+		}
+		io.Copy(io.Discard, req.Body)
+		w.WriteHeader(202)
+	})
+	r := mustNew(t, Config{Webhook: rec.URL, Backoff: quick})
+	defer r.webhook.closeIdle()
+	var senders sync.WaitGroup
+	for i := range 16 {
+		senders.Go(func() {
+			e := withMetadata(2 << 20)
+			e.InvolvedObject.Name = strconv.Itoa(i)
+			ctx := t.Context()
+			if i%4 == 0 { // cancelled in mid-upload
+				cancelled, cancel := context.WithTimeout(ctx, time.Millisecond)
+				defer cancel()
+				ctx = cancelled
+			}
+			if err := r.Post(ctx, e); err != nil && i%4 != 0 {
+				t.Errorf("Post() = %v, want nil", err)
+			}
+		})
+	}
+	senders.Wait()
+	if got := r.Stats(); got.Delivered+got.Failed != 16 || got.Delivered < 12 {
+		t.Errorf("Stats() = %+v, want all delivered but those cancelled", got)
+	}
+}
+
+func TestAConnectionClosedWhileIdleCostsNoAttempt(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	var server sync.WaitGroup
+	defer server.Wait()
+	server.Go(func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			// One answer for each connection; the next request on it meets a closed one.
+			if req, err := http.ReadRequest(bufio.NewReader(conn)); err == nil {
+				io.Copy(io.Discard, req.Body)
+				io.WriteString(conn, "HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n")
+			}
+			conn.Close()
+		}
+	})
+	r := mustNew(t, Config{Webhook: "http://" + listener.Addr().String(), Backoff: Backoff{Min: time.Minute, Max: time.Minute}})
+	for range 100 {
+		if err := r.Post(t.Context(), testEvent("a")); err != nil {
+			t.Fatalf("Post() = %v, want nil", err)
+		}
+	}
+	if got := r.Stats(); got.Delivered != 100 || got.Retries != 0 {
+		t.Errorf("Stats() = %+v, want 100 delivered without a retry", got)
+	}
+	r.webhook.closeIdle()
+	listener.Close()
+}
+
+func TestSmallAnswersKeepTheConnection(t *testing.T) {
+	for _, code := range []int{202, 429, 400, 503} {
+		for _, size := range []int{0, 18, 4096, 5000} {
+			t.Run(fmt.Sprintf("%d with %d bytes", code, size), func(t *testing.T) {
+				rec := newReceiver(t, false, func(n int, w http.ResponseWriter, req *http.Request) {
+					io.Copy(io.Discard, req.Body)
+					if code == 503 && n%2 == 0 {
+						w.WriteHeader(202)
+						return
+					}
+					w.WriteHeader(code)
+					io.WriteString(w, strings.Repeat("x", size))
+				})
+				r := mustNew(t, Config{Webhook: rec.URL, Backoff: quick})
+				defer r.webhook.closeIdle()
+				for range 50 {
+					if err := r.Post(t.Context(), testEvent("a")); (err != nil) != (code == 400) {
+						t.Fatalf("Post() = %v", err)
+					}
+				}
+				if got := rec.connections.Load(); got != 1 {
+					t.Errorf("%d connections for 50 events, want 1", got)
+				}
+			})
+		}
+	}
+}
+
+func TestALongAnswerCostsAFewKiB(t *testing.T) {
+	for name, chunk := range map[string]string{"endless": strings.Repeat("x", 4096), "a megabyte": strings.Repeat("x", 1<<20)} {
+		for code, want := range map[int]outcome{429: duplicate, 500: retry, 202: delivered} {
+			t.Run(fmt.Sprintf("%s, %d", name, code), func(t *testing.T) {
+				var sent atomic.Int64
+				over := make(chan struct{})
+				rec := newReceiver(t, false, func(_ int, w http.ResponseWriter, req *http.Request) {
+					defer close(over)
+					w.WriteHeader(code)
+					for {
+						n, err := io.WriteString(w, chunk)
+						if sent.Add(int64(n)); err != nil || name != "endless" {
+							return
+						}
+					}
+				})
+				r := mustNew(t, Config{Webhook: rec.URL, MaxAttempts: 1})
+				if got, err := r.webhook.postOnce(t.Context(), nil); got != want {
+					t.Errorf("postOnce() = %d, %v, want %d", got, err, want)
+				}
+				<-over // the connection was closed on it
+			})
+		}
+	}
+}
+
+func TestAnAnswerThatDoesNotComeEndsWithTheAttempt(t *testing.T) {
+	for name, answer := range map[string]string{
+		"nothing":             "",
+		"half a status line":  "HTTP/1.1 20",
+		"headers without end": "HTTP/1.1 202 Accepted\r\n" + strings.Repeat("X-A: b\r\n", 1000),
+	} {
+		t.Run(name, func(t *testing.T) {
+			address := rawReceiver(t, func(conn net.Conn) {
+				io.WriteString(conn, answer)
+				io.Copy(io.Discard, conn)
+			})
+			r := mustNew(t, Config{Webhook: address, Timeout: 50 * time.Millisecond, MaxAttempts: 1})
+			start := time.Now()
+			err := r.Post(t.Context(), testEvent("a"))
+			if !errors.Is(err, context.DeadlineExceeded) || time.Since(start) > 5*s {
+				t.Errorf("Post() = %v after %v, want a timeout after 50ms", err, time.Since(start))
+			}
+		})
+	}
+	t.Run("too long a header", func(t *testing.T) {
+		address := rawReceiver(t, func(conn net.Conn) {
+			io.WriteString(conn, "HTTP/1.1 202 Accepted\r\n")
+			for {
+				if _, err := io.WriteString(conn, strings.Repeat("X-A: b\r\n", 1000)); err != nil {
+					return
+				}
+			}
+		})
+		r := mustNew(t, Config{Webhook: address, Timeout: time.Minute, MaxAttempts: 1})
+		if err := r.Post(t.Context(), testEvent("a")); !strings.Contains(text(err), "exceeded") {
+			t.Errorf("Post() = %v, want an error about the header's length", err)
+		}
+	})
+}
+
+// rawReceiver starts a receiver that is no HTTP server: serve is given each connection.
+func rawReceiver(t testing.TB, serve func(net.Conn)) string {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var running sync.WaitGroup
+	running.Go(func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			running.Go(func() {
+				defer conn.Close()
+				serve(conn)
+			})
+		}
+	})
+	t.Cleanup(func() {
+		listener.Close()
+		running.Wait()
+	})
+	return "http://" + listener.Addr().String()
+}
+
+func TestSendersShareTheirConnections(t *testing.T) {
+	rec := newReceiver(t, false, func(_ int, w http.ResponseWriter, req *http.Request) {
+		io.Copy(io.Discard, req.Body)
+		w.WriteHeader(202)
+	})
+	r := mustNew(t, Config{Webhook: rec.URL})
+	defer r.webhook.closeIdle()
+	var senders sync.WaitGroup
+	for range 16 {
+		senders.Go(func() {
+			for range 100 {
+				if err := r.Post(t.Context(), testEvent("a")); err != nil {
+					t.Errorf("Post() = %v, want nil", err)
+				}
+			}
+		})
+	}
+	senders.Wait()
+	if got := rec.connections.Load(); got > 32 { // a dial may lose the race with a connection that comes free
+		t.Errorf("%d connections for 16 senders, want about 16", got)
+	}
+}
+
+// A connection that has silently died is found out by the attempt's timeout over HTTP/1.1, and over
+// HTTP/2, where the connection outlives the attempt, by a ping.
+func TestADeadConnectionIsReplaced(t *testing.T) {
+	for _, secure := range []bool{false, true} {
+		t.Run(fmt.Sprintf("HTTP/2 %t", secure), func(t *testing.T) {
+			t.Parallel()
+			rec := newReceiver(t, secure, func(_ int, w http.ResponseWriter, req *http.Request) {
+				io.Copy(io.Discard, req.Body)
+				w.WriteHeader(202)
+			})
+			var dead atomic.Bool // connections made before it was set let nothing more through
+			through := rawReceiver(t, func(client net.Conn) {
+				server, err := net.Dial("tcp", rec.Listener.Addr().String())
+				if err != nil {
+					return
+				}
+				defer server.Close()
+				old := !dead.Load()
+				var back sync.WaitGroup
+				pass := func(to, from net.Conn) {
+					buffer := make([]byte, 4096)
+					for {
+						n, err := from.Read(buffer)
+						if err != nil {
+							to.Close()
+							return
+						}
+						if !old || !dead.Load() {
+							to.Write(buffer[:n])
+						}
+					}
+				}
+				back.Go(func() { pass(client, server) })
+				pass(server, client)
+				back.Wait()
+			})
+			if secure {
+				through = strings.Replace(through, "http:", "https:", 1)
+			}
+			r := mustNew(t, Config{Webhook: through, TLS: rec.trust(), Timeout: 1500 * time.Millisecond, Backoff: Backoff{Min: 600 * time.Millisecond, Max: 600 * time.Millisecond}})
+			defer r.webhook.closeIdle()
+			if err := r.Post(t.Context(), testEvent("a")); err != nil {
+				t.Fatalf("Post() = %v, want nil", err)
+			}
+			dead.Store(true)
+			if err := r.Post(t.Context(), testEvent("b")); err != nil {
+				t.Errorf("Post() = %v, want nil", err)
+			}
+			if got, want := r.Stats(), (Stats{Delivered: 2, Retries: 1}); got != want {
+				t.Errorf("Stats() = %+v, want %+v", got, want)
+			}
+		})
+	}
+}
+
+func TestARedirectIsNotFollowed(t *testing.T) {
+	for _, code := range []int{301, 302, 303, 307, 308} {
+		elsewhere := newReceiver(t, false, func(_ int, w http.ResponseWriter, _ *http.Request) { w.WriteHeader(202) })
+		rec := newReceiver(t, false, func(_ int, w http.ResponseWriter, req *http.Request) {
+			w.Header().Set("Location", elsewhere.URL+"/secret-target")
+			w.WriteHeader(code)
+			io.WriteString(w, elsewhere.URL+"/secret-target")
+		})
+		r := mustNew(t, Config{Webhook: rec.URL})
+		err := r.Post(t.Context(), testEvent("a"))
+		r.webhook.closeIdle()
+		var status *StatusError
+		if !errors.As(err, &status) || *status != (StatusError{StatusCode: code}) {
+			t.Errorf("%d: Post() = %v, want a StatusError without a snippet", code, err)
+		}
+		if rec.requests.Load() != 1 || elsewhere.requests.Load() != 0 {
+			t.Errorf("%d: %d requests and %d to the target, want 1 and 0", code, rec.requests.Load(), elsewhere.requests.Load())
+		}
+	}
+}
+
+func TestWhatTLSRefusesIsFinal(t *testing.T) {
+	rec := newReceiver(t, true, func(_ int, w http.ResponseWriter, _ *http.Request) { w.WriteHeader(202) })
+	plain := newReceiver(t, false, func(_ int, w http.ResponseWriter, _ *http.Request) { w.WriteHeader(202) })
+	wrongHost := rec.trust()
+	wrongHost.ServerName = "elsewhere.test"
+	for name, test := range map[string]struct {
+		webhook string
+		tls     *tls.Config
+		text    string
+	}{
+		"unknown authority":        {rec.URL, nil, "certificate signed by unknown authority"},
+		"wrong host":               {rec.URL, wrongHost, "not elsewhere.test"},
+		"plain HTTP on a TLS port": {strings.Replace(plain.URL, "http:", "https:", 1), nil, "first record does not look like a TLS handshake"},
+	} {
+		r := mustNew(t, Config{Webhook: test.webhook, TLS: test.tls, Backoff: Backoff{Min: time.Hour, Max: time.Hour}})
+		err := r.Post(t.Context(), testEvent("a"))
+		if !strings.Contains(text(err), test.text) || r.Stats() != (Stats{Rejected: 1}) {
+			t.Errorf("%s: Post() = %v, %+v, want %q and one rejection", name, err, r.Stats(), test.text)
+		}
+	}
+	if rec.requests.Load()+plain.requests.Load() != 0 {
+		t.Errorf("%d requests, want none", rec.requests.Load()+plain.requests.Load())
+	}
+}
+
+func TestAClosedPortIsTriedAgain(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener.Close()
+	r := mustNew(t, Config{Webhook: "http://" + listener.Addr().String(), Backoff: quick})
+	err = r.Post(t.Context(), testEvent("a"))
+	var op *net.OpError
+	if !errors.As(err, &op) || !errors.Is(err, syscall.ECONNREFUSED) || r.Stats() != (Stats{Failed: 1, Retries: 4}) {
+		t.Errorf("Post() = %v, %+v, want a refused connection after four retries", err, r.Stats())
+	}
+}
+
+func TestNoSecretIsShown(t *testing.T) {
+	secrets := []string{"annika", "pass", "/services", "TEAM", "TOKEN", "sesame", "xoxb", "YW5uaWthOnBhc3M="}
+	repeat := func(req *http.Request) string {
+		return fmt.Sprintf("Cannot POST %s with %v as %s", req.URL, req.Header, req.URL.Path)
+	}
+	status := func(code int) roundTrip {
+		return func(req *http.Request) (*http.Response, error) { return answer(code, repeat(req)), nil }
+	}
+	for name, transport := range map[string]http.RoundTripper{
+		"refused": nil,
+		"an http.Client's error": roundTrip(func(req *http.Request) (*http.Response, error) {
+			return nil, &url.Error{Op: "Post", URL: req.URL.String() + req.Header.Get("Authorization"), Err: errReset}
+		}),
+		"404": status(404), "503": status(503), "302": status(302), "101": status(101), "429": status(429),
+	} {
+		for _, authority := range []string{"annika:pass@127.0.0.1:1", "127.0.0.1:1"} {
+			var log bytes.Buffer
+			r := mustNew(t, Config{
+				Webhook:   "http://" + authority + "/services/TEAM/TOKEN?token=sesame",
+				Header:    http.Header{"X-Auth": {"Bearer xoxb-1234"}},
+				Transport: transport,
+				Backoff:   quick,
+				Logger:    slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+			})
+			err := r.Post(t.Context(), testEvent("object"))
+			for _, secret := range secrets {
+				for _, shown := range []string{text(err), log.String()} {
+					if strings.Contains(shown, secret) {
+						t.Errorf("%s: %q shows %q", name, shown, secret)
+					}
+				}
+			}
+			if name == "429" {
+				continue
+			}
+			if !strings.Contains(text(err), "http://127.0.0.1:1") || !strings.Contains(log.String(), `"http://127.0.0.1:1`) && !strings.Contains(log.String(), "http://127.0.0.1:1:") {
+				t.Errorf("%s: Post() = %v, logged %s, want scheme and host in both", name, err, log.String())
+			}
+			if name == "an http.Client's error" && !errors.Is(err, syscall.ECONNRESET) {
+				t.Errorf("errors.Is(%v, ECONNRESET) = false, want true", err)
+			}
+		}
+	}
+}
+
+func TestUserInfoBecomesAHeader(t *testing.T) {
+	tests := map[string]struct {
+		userinfo string
+		header   http.Header
+		want     http.Header
+	}{
+		"none":                {"", nil, http.Header{"Content-Type": {"application/json"}}},
+		"user and password":   {"ann:p%40ss@", nil, http.Header{"Content-Type": {"application/json"}, "Authorization": {"Basic YW5uOnBAc3M="}}},
+		"user alone":          {"ann@", nil, http.Header{"Content-Type": {"application/json"}, "Authorization": {"Basic YW5uOg=="}}},
+		"a header goes first": {"ann:pass@", http.Header{"authorization": {"Bearer t"}}, http.Header{"Content-Type": {"application/json"}, "Authorization": {"Bearer t"}}},
+		"headers of the caller's": {"", http.Header{"Content-Type": {"application/cloudevents+json"}, "x-many": {"1", "2"}, "X-Many": {"3"}},
+			http.Header{"Content-Type": {"application/cloudevents+json"}, "X-Many": {"1", "2", "3"}}},
+	}
+	for name, test := range tests {
+		var got *http.Request
+		r := mustNew(t, Config{Webhook: "http://" + test.userinfo + "receiver.test/path?q", Header: test.header,
+			Transport: roundTrip(func(req *http.Request) (*http.Response, error) {
+				got = req
+				return answer(202, ""), nil
+			})})
+		if err := r.Post(t.Context(), testEvent("a")); err != nil {
+			t.Errorf("%s: Post() = %v, want nil", name, err)
+		}
+		values, marked := got.Header["X-Idempotency-Key"]
+		if delete(got.Header, "X-Idempotency-Key"); !marked || values != nil {
+			t.Errorf("%s: X-Idempotency-Key is %v, %t, want an entry without values", name, values, marked)
+		}
+		slices.Sort(got.Header["X-Many"])
+		if diff := gocmp.Diff(test.want, got.Header); diff != "" {
+			t.Errorf("%s: header (-want +got):\n%s", name, diff)
+		}
+		if got.Method != "POST" || got.URL.String() != "http://receiver.test/path?q" || got.Host != "receiver.test" {
+			t.Errorf("%s: %s %s to %s, want POST to the webhook without its user info", name, got.Method, got.URL, got.Host)
+		}
+		body, err := got.GetBody()
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, _ := io.ReadAll(body)
+		first, _ := io.ReadAll(got.Body)
+		if len(first) == 0 || !bytes.Equal(again, first) || got.ContentLength != int64(len(first)) {
+			t.Errorf("%s: Body %q, GetBody %q, ContentLength %d, want the same", name, first, again, got.ContentLength)
+		}
+	}
+}
+
+// A wrapper that sets its token on the request that it is given breaks the contract, and is common.
+func TestRequestsOfACallersTransportShareNoHeader(t *testing.T) {
+	r := mustNew(t, Config{Webhook: "http://receiver.test", Transport: roundTrip(func(req *http.Request) (*http.Response, error) {
+		if got := req.Header.Get("Authorization"); got != "" {
+			t.Errorf("Authorization = %q, want none", got)
+		}
+		req.Header.Set("Authorization", "Bearer t")
+		return answer(202, ""), nil
+	})})
+	var senders sync.WaitGroup
+	for range 8 {
+		senders.Go(func() { r.Post(context.Background(), testEvent("a")) })
+	}
+	senders.Wait()
+}
+
+// onlyRoundTrip has other methods that a transport may have, which are not the recorder's to call.
+type onlyRoundTrip struct {
+	roundTrip
+	t *testing.T
+}
+
+func (o onlyRoundTrip) CloseIdleConnections() { o.t.Error("CloseIdleConnections was called") }
+
+func TestACallersTransportIsLeftAlone(t *testing.T) {
+	r := mustNew(t, Config{Webhook: "http://receiver.test", Transport: onlyRoundTrip{func(*http.Request) (*http.Response, error) { return answer(202, ""), nil }, t}})
+	if err := r.Record(testEvent("a")); err != nil {
+		t.Errorf("Record() = %v, want nil", err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	if err := r.Start(ctx); err != nil {
+		t.Errorf("Start() = %v, want nil", err)
+	}
+}
+
+func TestOwnTransport(t *testing.T) {
+	config := &tls.Config{ServerName: "receiver.test"}
+	r := mustNew(t, Config{Webhook: "https://receiver.test", TLS: config, Timeout: 8 * s})
+	transport := r.webhook.transport.(*http.Transport)
+	config.ServerName = "changed.test"
+	if got := transport.TLSClientConfig.ServerName; got != "receiver.test" {
+		t.Errorf("ServerName = %q, want a copy of the configuration", got)
+	}
+	type settings struct {
+		Handshake, Idle, Ping, PingAnswer time.Duration
+		IdlePerHost, IdleAll              int
+		Header                            int64
+		HTTP2, NoCompression              bool
+	}
+	got := settings{
+		transport.TLSHandshakeTimeout, transport.IdleConnTimeout, transport.HTTP2.SendPingTimeout, transport.HTTP2.PingTimeout,
+		transport.MaxIdleConnsPerHost, transport.MaxIdleConns, transport.MaxResponseHeaderBytes,
+		transport.ForceAttemptHTTP2, transport.DisableCompression,
+	}
+	want := settings{8 * s, 90 * s, 4 * s, 4 * s, math.MaxInt, 0, 64 << 10, true, true}
+	if got != want {
+		t.Errorf("transport = %+v, want %+v", got, want)
+	}
+	short := newTransport(nil, time.Millisecond)
+	if got := [2]time.Duration{short.HTTP2.SendPingTimeout, short.HTTP2.PingTimeout}; got != [2]time.Duration{s, s} {
+		t.Errorf("pings for a timeout of 1ms after %v, want 1s each", got)
+	}
+}
+
+func TestATrailingDotDoesNotHideAHostFromNoProxy(t *testing.T) {
+	find := proxy(http.ProxyFromEnvironment)
+	for address, proxied := range map[string]bool{
+		"http://notification-controller.flux-system.svc.cluster.local":       false,
+		"http://notification-controller.flux-system.svc.cluster.local.":      false,
+		"http://notification-controller.flux-system.svc.cluster.local.:8080": false,
+		"http://receiver.test.:8080/":                                        false,
+		"http://hooks.example.com/":                                          true,
+		"http://hooks.example.com./":                                         true,
+	} {
+		u, err := url.Parse(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := find(&http.Request{URL: u})
+		if err != nil || (got != nil) != proxied {
+			t.Errorf("proxy(%s) = %v, %v, want one: %t", address, got, err, proxied)
+		}
+		if u.String() != address {
+			t.Errorf("proxy(%s) changed the URL to %s", address, u)
+		}
+	}
+	broken := proxy(func(*http.Request) (*url.URL, error) { return nil, errors.New("invalid proxy address ann:pass@") })
+	if _, err := broken(&http.Request{URL: &url.URL{Host: "receiver.test"}}); err == nil || strings.Contains(err.Error(), "pass") {
+		t.Errorf("proxy() = %v, want an error that does not quote the address", err)
+	}
+}
+
+// A recorder that only ever posts is never stopped: its idle connections go when it does.
+func TestIdleConnectionsGoWithTheRecorder(t *testing.T) {
+	closed := make(chan struct{})
+	rec := newReceiver(t, false, func(_ int, w http.ResponseWriter, _ *http.Request) { w.WriteHeader(202) })
+	before := rec.Config.ConnState
+	rec.Config.ConnState = func(conn net.Conn, state http.ConnState) {
+		if before(conn, state); state == http.StateClosed {
+			close(closed)
+		}
+	}
+	func() {
+		r := mustNew(t, Config{Webhook: rec.URL})
+		if err := r.Post(t.Context(), testEvent("a")); err != nil {
+			t.Errorf("Post() = %v, want nil", err)
+		}
+	}()
+	for range 100 {
+		runtime.GC()
+		select {
+		case <-closed:
+			return
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	t.Error("the connection is still open after 100 collections")
 }
