@@ -316,16 +316,12 @@ func (w *webhook) check() error {
 			return fmt.Errorf("Header may not set %s", name)
 		}
 	}
+	// A transport checks the header before it looks at the context, so with one that is over it goes
+	// no further. Its error names the field and not the value.
 	over, cancel := context.WithCancel(context.Background())
 	cancel()
-	req := w.request(over, nil)
-	// A transport looks at the header before it looks at the context, and goes no further here. Its
-	// error names the field, and not the value. Writing a request checks the host.
-	if _, err := new(http.Transport).RoundTrip(req); !errors.Is(err, context.Canceled) {
+	if _, err := new(http.Transport).RoundTrip(w.request(over, nil)); !errors.Is(err, context.Canceled) {
 		return fmt.Errorf("Header is malformed: %w", err)
-	}
-	if req.Write(io.Discard) != nil {
-		return errors.New("Webhook has a malformed host")
 	}
 	return nil
 }
