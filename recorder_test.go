@@ -6,16 +6,24 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math"
+	"math/rand/v2"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -329,6 +337,727 @@ func TestAnOverlongMessageLosesItsMiddle(t *testing.T) {
 			if !strings.HasPrefix(head, "start") || !strings.HasSuffix(tail, "end") || !utf8.ValidString(got.Message) {
 				t.Errorf("%s, %d characters: want both ends kept, and valid UTF-8", name, length)
 			}
+		}
+	}
+}
+
+// The queue.
+
+// start runs Start and returns a function that stops it and returns what it returned.
+func start(t testing.TB, r *Recorder) (stop func() error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Start(ctx) }()
+	t.Cleanup(cancel)
+	return func() error {
+		cancel()
+		return <-ended
+	}
+}
+
+// logTo returns a logger for a test to look into.
+func logTo(log *syncBuffer) *slog.Logger {
+	return slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+// A syncBuffer may be written and read at once.
+type syncBuffer struct {
+	mu     sync.Mutex
+	buffer bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buffer.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buffer.String()
+}
+
+// messageOf returns the message of a posted event.
+func messageOf(t testing.TB, req *http.Request) string {
+	var e Event
+	if err := json.NewDecoder(req.Body).Decode(&e); err != nil {
+		t.Errorf("body: %v", err)
+	}
+	return e.Message
+}
+
+// sum adds up the events that have come to an end.
+func (s Stats) sum() uint64 { return s.Delivered + s.Duplicates + s.Rejected + s.Failed + s.Dropped }
+
+func TestRecordNeverWaits(t *testing.T) {
+	hang := roundTrip(func(req *http.Request) (*http.Response, error) {
+		<-req.Context().Done()
+		return nil, req.Context().Err()
+	})
+	silent := rawReceiver(t, func(conn net.Conn) { io.Copy(io.Discard, conn) })
+	busy := newReceiver(t, false, func(_ int, w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) })
+	for name, config := range map[string]Config{
+		"never answers": {Webhook: silent},
+		"closed port":   {Webhook: "http://127.0.0.1:1"},
+		"always 503":    {Webhook: busy.URL},
+		"queue full":    {Webhook: "http://receiver.test", Transport: hang, QueueSize: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config.DrainTimeout = time.Millisecond
+			r := mustNew(t, config)
+			stop := start(t, r)
+			took := make([][]time.Duration, 50)
+			var callers sync.WaitGroup
+			for i := range took {
+				callers.Go(func() {
+					e := testEvent(strconv.Itoa(i))
+					for range 1000 {
+						begin := time.Now()
+						r.Record(e)
+						took[i] = append(took[i], time.Since(begin))
+					}
+				})
+			}
+			callers.Wait()
+			stop()
+			all := slices.Concat(took...)
+			slices.Sort(all)
+			// The bounds leave room for a machine with two cores, one of them lent to others, and -race.
+			if median, most := all[len(all)/2], all[len(all)-1]; median > 100*time.Microsecond || most > s {
+				t.Errorf("Record took %v in the median and %v at the most", median, most)
+			} else {
+				t.Logf("Record: median %v, 99.9th percentile %v, most %v", median, all[len(all)*999/1000], most)
+			}
+			if got := r.Stats(); got.sum() != 50_000 || got.Queued != 0 {
+				t.Errorf("Stats() = %+v, want 50000 in all", got)
+			}
+		})
+	}
+}
+
+// In fake time a call that waits for anything at all takes time, or never returns.
+func TestRecordTakesNoTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := mustNew(t, Config{Webhook: "http://receiver.test", Transport: roundTrip(func(req *http.Request) (*http.Response, error) {
+			<-req.Context().Done()
+			return nil, req.Context().Err()
+		})})
+		stop := start(t, r)
+		begin := time.Now()
+		for range 2000 {
+			r.Record(testEvent("a"))
+		}
+		if took := time.Since(begin); took != 0 {
+			t.Errorf("2000 calls took %v, want none", took)
+		}
+		stop()
+	})
+}
+
+func TestMemoryIsBoundedByTheQueue(t *testing.T) {
+	release := make(chan struct{})
+	r := mustNew(t, Config{Webhook: "http://receiver.test", QueueSize: 100, Workers: 1, DrainTimeout: time.Millisecond,
+		Transport: roundTrip(func(req *http.Request) (*http.Response, error) {
+			select {
+			case <-release:
+			case <-req.Context().Done():
+			}
+			return nil, context.Canceled
+		})})
+	goroutines := runtime.NumGoroutine()
+	stop := start(t, r)
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	var accepted uint64
+	for i := range 100_000 {
+		e := testEvent(strconv.Itoa(i % 7))
+		e.Message = strings.Repeat("x", 32<<10)
+		if err := r.Record(e); err == nil {
+			accepted++
+		} else if err != ErrQueueFull {
+			t.Fatalf("Record() = %v, want ErrQueueFull", err)
+		}
+	}
+	if got := runtime.NumGoroutine() - goroutines; got > 2 { // the worker, and start's own
+		t.Errorf("%d goroutines more, want the worker and Start", got)
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	if got, want := int64(after.HeapAlloc)-int64(before.HeapAlloc), int64(100*33<<10+1<<20); got > want {
+		t.Errorf("the heap grew by %d bytes, want at most %d", got, want)
+	}
+	if accepted < 75 || accepted > 76 { // the worker may have taken one by the time of the last
+		t.Errorf("%d events accepted, want three quarters of the queue and the one under way", accepted)
+	}
+	close(release)
+	stop()
+	if got := r.Stats(); got.sum() != 100_000 {
+		t.Errorf("Stats() = %+v, want 100000 in all", got)
+	}
+}
+
+func TestTheLastQuarterIsForErrors(t *testing.T) {
+	for _, test := range []struct{ size, routine int }{{1, 1}, {2, 2}, {3, 3}, {4, 3}, {7, 6}, {8, 6}, {100, 75}, {1024, 768}} {
+		r := mustNew(t, Config{Webhook: "http://receiver.test", QueueSize: test.size})
+		record := func(severity string) (n int) {
+			e := testEvent("a")
+			e.Severity = severity
+			for r.Record(e) == nil {
+				n++
+			}
+			return n
+		}
+		info, errs, more := record(SeverityInfo), record(SeverityError), record("")
+		if info != test.routine || info+errs != test.size || more != 0 {
+			t.Errorf("queue of %d took %d routine events, then %d errors and %d more, want %d, %d and none", test.size, info, errs, more, test.routine, test.size-test.routine)
+		}
+		if got, want := r.Stats(), (Stats{Queued: test.size, Dropped: 3}); got != want {
+			t.Errorf("Stats() = %+v, want %+v", got, want)
+		}
+	}
+}
+
+func TestEventsOfOneObjectKeepTheirOrder(t *testing.T) {
+	const objects, each = 10, 40
+	synctest.Test(t, func(t *testing.T) {
+		random := rand.New(rand.NewPCG(1, 2))
+		var mu sync.Mutex
+		arrived := map[string][]string{}
+		underWay := map[string]bool{}
+		r := mustNew(t, Config{Webhook: "http://receiver.test", MaxAttempts: 100, DrainTimeout: time.Hour,
+			Transport: roundTrip(func(req *http.Request) (*http.Response, error) {
+				message := messageOf(t, req)
+				object, number, _ := strings.Cut(message, "/")
+				mu.Lock()
+				if underWay[object] {
+					t.Errorf("two events of %s under way at once", object)
+				}
+				underWay[object] = true
+				code, delay := 202, time.Duration(random.IntN(100))*time.Millisecond
+				if random.IntN(4) == 0 {
+					code = 502
+				} else {
+					arrived[object] = append(arrived[object], number)
+				}
+				mu.Unlock()
+				time.Sleep(delay)
+				mu.Lock()
+				underWay[object] = false
+				mu.Unlock()
+				return answer(code, ""), nil
+			})})
+		stop := start(t, r)
+		want := map[string][]string{}
+		for n := range each {
+			for o := range objects {
+				e := testEvent(fmt.Sprint("object", o))
+				e.Message = fmt.Sprintf("object%d/%d", o, n)
+				if err := r.Record(e); err != nil {
+					t.Errorf("Record() = %v, want nil", err)
+				}
+				want[fmt.Sprint("object", o)] = append(want[fmt.Sprint("object", o)], strconv.Itoa(n))
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+		if err := stop(); err != nil {
+			t.Errorf("Start() = %v, want nil", err)
+		}
+		if diff := cmp.Diff(want, arrived); diff != "" {
+			t.Errorf("order (-want +got):\n%s", diff)
+		}
+		if got := r.Stats(); got.Delivered != objects*each || got.Retries == 0 {
+			t.Errorf("Stats() = %+v, want %d delivered with retries", got, objects*each)
+		}
+	})
+}
+
+// Object a's first event fails for three seconds; two more of a's and one of b's follow.
+func TestAFailingEventHoldsUpItsOwnObjectAlone(t *testing.T) {
+	for workers, want := range map[int][]string{
+		4: {"b1 0s", "c1 0s", "a1 3s", "a2 3s", "a3 3s"},
+		2: {"b1 0s", "c1 0s", "a1 3s", "a2 3s", "a3 3s"},
+		1: {"a1 3s", "a2 3s", "b1 3s", "a3 3s", "c1 3s"}, // the order of the calls
+	} {
+		t.Run(fmt.Sprint(workers, " workers"), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				begin := time.Now()
+				var mu sync.Mutex
+				var arrived []string
+				r := mustNew(t, Config{Webhook: "http://receiver.test", Workers: workers, Backoff: Backoff{Min: s, Max: s},
+					Transport: roundTrip(func(req *http.Request) (*http.Response, error) {
+						message, now := messageOf(t, req), time.Since(begin)
+						if message == "a1" && now < 3*s {
+							return answer(503, ""), nil
+						}
+						mu.Lock()
+						defer mu.Unlock()
+						arrived = append(arrived, message+" "+now.String())
+						return answer(202, ""), nil
+					})})
+				for _, message := range []string{"a1", "a2", "b1", "a3", "c1"} {
+					e := testEvent(message[:1])
+					e.Message = message
+					r.Record(e)
+				}
+				stop := start(t, r)
+				if err := stop(); err != nil {
+					t.Errorf("Start() = %v, want nil", err)
+				}
+				if workers > 1 {
+					slices.SortStableFunc(arrived, func(a, b string) int { return strings.Compare(a[3:], b[3:]) })
+					slices.Sort(arrived[:2])
+				}
+				if diff := cmp.Diff(want, arrived); diff != "" {
+					t.Errorf("arrivals (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+func TestRecordTakesASnapshot(t *testing.T) {
+	transport, bodies := capture(t)
+	r := mustNew(t, Config{Webhook: "http://receiver.test", Transport: transport})
+	e := testEvent("a")
+	e.Metadata = map[string]string{"key": "before"}
+	e.RelatedObject = &ObjectReference{Kind: "Source", Name: "before"}
+	if err := r.Record(e); err != nil {
+		t.Fatalf("Record() = %v, want nil", err)
+	}
+	stop := start(t, r)
+	e.Metadata["key"], e.Metadata["other"], e.RelatedObject.Name, e.Message = "after", "after", "after", "after"
+	stop()
+	want := []string{`"metadata":{"key":"before"}`, `"relatedObject":{"kind":"Source","name":"before"}`, `"message":"message of a"`}
+	for _, want := range want {
+		if len(*bodies) != 1 || !strings.Contains((*bodies)[0], want) {
+			t.Errorf("bodies = %q, want one with %s", *bodies, want)
+		}
+	}
+}
+
+func TestTheTimestampIsThatOfTheCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		transport, bodies := capture(t)
+		r := mustNew(t, Config{Webhook: "http://receiver.test", Transport: transport})
+		r.Record(testEvent("a"))
+		time.Sleep(time.Hour)
+		start(t, r)()
+		if len(*bodies) != 1 || !strings.Contains((*bodies)[0], `"timestamp":"2000-01-01T00:00:00Z"`) {
+			t.Errorf("bodies = %q, want the time of the call", *bodies)
+		}
+	})
+}
+
+func TestStopDrainsWhatItCan(t *testing.T) {
+	taking := func(d time.Duration) roundTrip {
+		return func(req *http.Request) (*http.Response, error) {
+			select {
+			case <-time.After(d):
+				return answer(202, ""), nil
+			case <-req.Context().Done():
+				return nil, req.Context().Err()
+			}
+		}
+	}
+	refused := roundTrip(func(*http.Request) (*http.Response, error) { return nil, errorsByName["refused"] })
+	for name, test := range map[string]struct {
+		transport roundTrip
+		drain     time.Duration
+		took      time.Duration
+		want      Stats
+		err       string
+	}{
+		"time enough":      {taking(20 * time.Millisecond), 10 * s, 500 * time.Millisecond, Stats{Delivered: 100}, ""},
+		"just time enough": {taking(20 * time.Millisecond), 500*time.Millisecond + 1, 500 * time.Millisecond, Stats{Delivered: 100}, ""},
+		"too little": {taking(20 * time.Millisecond), 310 * time.Millisecond, 310 * time.Millisecond, Stats{Delivered: 60, Failed: 4, Dropped: 36},
+			"recorder: 40 events lost at stop: 36 left in the queue, 4 cut off under way: not delivered before the drain timeout"},
+		"receiver down": {refused, 3500 * time.Millisecond, 3500 * time.Millisecond, Stats{Failed: 4, Dropped: 96, Retries: 8},
+			"recorder: 100 events lost at stop: 96 left in the queue, 4 cut off under way: not delivered before the drain timeout"},
+		"receiver down, time to give up": {refused, time.Hour, 25 * 15 * s, Stats{Failed: 100, Retries: 400}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var log syncBuffer
+				r := mustNew(t, Config{Webhook: "http://receiver.test", Transport: test.transport, DrainTimeout: test.drain, Backoff: steady,
+					Logger: slog.New(slog.NewTextHandler(&log, nil))})
+				for i := range 100 {
+					if err := r.Record(testEvent(fmt.Sprint("object", i))); err != nil {
+						t.Errorf("Record() = %v, want nil", err)
+					}
+				}
+				begin := time.Now()
+				err := start(t, r)()
+				if took := time.Since(begin); text(err) != test.err || took != test.took {
+					t.Errorf("Start() = %q after %v, want %q after %v", text(err), took, test.err, test.took)
+				}
+				if got := r.Stats(); got != test.want {
+					t.Errorf("Stats() = %+v, want %+v", got, test.want)
+				}
+				if got, want := strings.Count(log.String(), `level=ERROR msg="event lost" object.kind=App`), int(test.want.Failed+test.want.Dropped); got != want || strings.Count(log.String(), "\n") != want {
+					t.Errorf("%d losses logged, want %d and nothing else:\n%.500s", got, want, log.String())
+				}
+			})
+		})
+	}
+}
+
+func TestAStoppedRecorderRefuses(t *testing.T) {
+	transport, _ := capture(t)
+	var log syncBuffer
+	r := mustNew(t, Config{Webhook: "http://receiver.test", Transport: transport, Logger: logTo(&log)})
+	start(t, r)()
+	for range 5 {
+		if err := r.Record(testEvent("a")); err != ErrStopped {
+			t.Errorf("Record() = %v, want ErrStopped", err)
+		}
+	}
+	if err := r.Start(t.Context()); text(err) != "recorder: Start called a second time" {
+		t.Errorf("Start() = %v, want an error", err)
+	}
+	if err := r.Post(t.Context(), testEvent("a")); err != nil {
+		t.Errorf("Post() = %v, want nil: it does not need Start", err)
+	}
+	if got, want := r.Stats(), (Stats{Dropped: 5, Delivered: 1}); got != want {
+		t.Errorf("Stats() = %+v, want %+v", got, want)
+	}
+	if got := strings.Count(log.String(), `level=WARN msg="event refused" object.kind=App object.namespace=prod object.name=a reason=Tested error="recorder: stopped" refusals=`); got != 3 {
+		t.Errorf("%d refusals logged, want the 1st, 2nd and 4th:\n%s", got, log.String())
+	}
+}
+
+func TestRefusalsAreLoggedLogarithmically(t *testing.T) {
+	var log syncBuffer
+	r := mustNew(t, Config{Webhook: "http://receiver.test", QueueSize: 1, Logger: logTo(&log)})
+	for range 100_001 {
+		r.Record(testEvent("a"))
+	}
+	if got := strings.Count(log.String(), "\n"); got != 17 {
+		t.Errorf("%d lines for 100000 refusals, want 17", got)
+	}
+}
+
+func TestNothingIsLoggedForWhatWasDelivered(t *testing.T) {
+	var log syncBuffer
+	transport := &script{t: t, outcomes: []string{"202", "429", "208"}}
+	r := mustNew(t, Config{Webhook: "http://receiver.test", Transport: transport, Logger: logTo(&log)})
+	for range 3 {
+		r.Record(testEvent("a"))
+	}
+	start(t, r)()
+	if log.String() != "" || r.Stats() != (Stats{Delivered: 1, Duplicates: 2}) {
+		t.Errorf("logged %q, %+v, want nothing", log.String(), r.Stats())
+	}
+}
+
+func TestRetriesAreLoggedAtDebug(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log syncBuffer
+		r := mustNew(t, Config{Webhook: "http://receiver.test", Transport: &script{t: t, outcomes: []string{"503 busy", "202"}}, Backoff: steady, Logger: logTo(&log)})
+		r.Post(t.Context(), testEvent("a"))
+		want := `level=DEBUG msg="event not delivered yet" object.kind=App object.namespace=prod object.name=a attempt=1 wait=1s error="status 503 Service Unavailable: busy"` + "\n"
+		if got := log.String(); !strings.HasSuffix(got, want) || strings.Count(got, "\n") != 1 {
+			t.Errorf("logged %q, want %q", got, want)
+		}
+	})
+}
+
+func TestRecordingWhileStoppingLosesNoCount(t *testing.T) {
+	rounds := 1000
+	if testing.Short() {
+		rounds = 50
+	}
+	transport := roundTrip(func(*http.Request) (*http.Response, error) { return answer(202, ""), nil })
+	for range rounds {
+		r := mustNew(t, Config{Webhook: "http://receiver.test", Transport: transport, QueueSize: 64})
+		ctx, cancel := context.WithCancel(context.Background())
+		ended := make(chan error, 1)
+		go func() { ended <- r.Start(ctx) }()
+		var accepted atomic.Uint64
+		var callers sync.WaitGroup
+		for i := range 64 {
+			callers.Go(func() {
+				for range 3 {
+					switch err := r.Record(testEvent(strconv.Itoa(i % 5))); err {
+					case nil:
+						accepted.Add(1)
+					case ErrStopped, ErrQueueFull:
+					default:
+						t.Errorf("Record() = %v, want nil, ErrStopped or ErrQueueFull", err)
+					}
+				}
+				if i == 32 {
+					cancel()
+				}
+			})
+		}
+		callers.Wait()
+		if err := <-ended; err != nil {
+			t.Fatalf("Start() = %v, want nil", err)
+		}
+		if got := r.Stats(); got.Delivered != accepted.Load() || got.sum() != 64*3 || got.Queued != 0 {
+			t.Fatalf("Stats() = %+v, want %d delivered and %d in all", got, accepted.Load(), 64*3)
+		}
+		cancel()
+	}
+}
+
+func TestAThousandRecordersLeaveNothingBehind(t *testing.T) {
+	descriptors := func() int {
+		entries, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Skip("no /proc/self/fd here")
+		}
+		return len(entries)
+	}
+	rec := newReceiver(t, false, func(_ int, w http.ResponseWriter, req *http.Request) {
+		io.Copy(io.Discard, req.Body)
+		w.WriteHeader(202)
+	})
+	goroutines, files := runtime.NumGoroutine(), descriptors()
+	for range 1000 {
+		r := mustNew(t, Config{Webhook: rec.URL, QueueSize: 8})
+		if runtime.NumGoroutine() > goroutines+20 { // those of the receiver end a little later
+			t.Fatalf("%d goroutines, want about %d", runtime.NumGoroutine(), goroutines)
+		}
+		r.Record(testEvent("a"))
+		if err := start(t, r)(); err != nil || r.Stats() != (Stats{Delivered: 1}) {
+			t.Fatalf("Start() = %v, %+v, want one event delivered", err, r.Stats())
+		}
+	}
+	for range 200 {
+		if runtime.NumGoroutine() <= goroutines && descriptors() <= files {
+			return
+		}
+		time.Sleep(10 * time.Millisecond) // a poll: the receiver's side ends when it sees the close
+	}
+	t.Errorf("%d goroutines and %d descriptors, want %d and %d", runtime.NumGoroutine(), descriptors(), goroutines, files)
+}
+
+// An outage of ten minutes is ridden out by 30 attempts, as the README says.
+func TestALongOutageLosesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begin := time.Now()
+		var mu sync.Mutex
+		arrived := map[string][]string{}
+		r := mustNew(t, Config{Webhook: "http://receiver.test", MaxAttempts: 60, DrainTimeout: time.Hour,
+			Transport: roundTrip(func(req *http.Request) (*http.Response, error) {
+				if time.Since(begin) < 10*time.Minute {
+					return nil, errorsByName["refused"]
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				message := messageOf(t, req)
+				arrived[message[:2]] = append(arrived[message[:2]], message)
+				return answer(202, ""), nil
+			})})
+		stop := start(t, r)
+		want := map[string][]string{}
+		for n := range 100 {
+			e := testEvent(fmt.Sprint("o", n%7))
+			e.Message = fmt.Sprintf("o%d, %d", n%7, n)
+			want[e.Message[:2]] = append(want[e.Message[:2]], e.Message)
+			if err := r.Record(e); err != nil {
+				t.Errorf("Record() = %v, want nil", err)
+			}
+			time.Sleep(5 * s)
+		}
+		if err := stop(); err != nil {
+			t.Errorf("Start() = %v, want nil", err)
+		}
+		if diff := cmp.Diff(want, arrived); diff != "" {
+			t.Errorf("arrivals (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestLeaderElectionIsNotNeeded(t *testing.T) {
+	if mustNew(t, Config{}).NeedLeaderElection() {
+		t.Error("NeedLeaderElection() = true, want false")
+	}
+}
+
+func TestWhatARefusalCosts(t *testing.T) {
+	r := mustNew(t, Config{Webhook: "http://receiver.test", QueueSize: 1})
+	e := benchEvent()
+	e.RelatedObject = &ObjectReference{Kind: "Source", Name: "git"}
+	r.Record(e)
+	if got := testing.AllocsPerRun(1000, func() { r.Record(e) }); got != 0 {
+		t.Errorf("a refused Record allocates %v times, want 0", got)
+	}
+}
+
+// The adapters.
+
+// A kubeObject is as much of a Kubernetes object as the adapters look at.
+type kubeObject struct {
+	name        string
+	annotations map[string]string
+}
+
+func (o *kubeObject) GetAnnotations() map[string]string { return o.annotations }
+
+var errNoReference = errors.New("no kind is registered")
+
+// refer is a reference function that knows kubeObjects, and strings, which have no metadata.
+func refer(o any) (ObjectReference, error) {
+	switch o := o.(type) {
+	case *kubeObject:
+		return ObjectReference{Kind: "App", Namespace: "prod", Name: o.name}, nil
+	case string:
+		return ObjectReference{Kind: "Text", Name: o}, nil
+	}
+	return ObjectReference{}, errNoReference
+}
+
+func TestEventRecorderMakesEvents(t *testing.T) {
+	app := &kubeObject{name: "web", annotations: map[string]string{"event.toolkit.fluxcd.io/team": "ops", "event.toolkit.fluxcd.io/both": "object", "other/x": "y"}}
+	plain := &kubeObject{name: "web"}
+	type call struct {
+		regarding, related any
+		annotations        map[string]string
+		eventtype, note    string
+		args               []any
+	}
+	type posted struct {
+		severity, message, related string
+		metadata                   map[string]string
+	}
+	tests := map[string]struct {
+		call    call
+		posted  *posted // nil: nothing
+		forward string  // eventtype, note and args as they must reach next
+		log     string
+	}{
+		"normal":                       {call{plain, nil, nil, "Normal", "all %d ready", []any{3}}, &posted{"info", "all 3 ready", "", nil}, "Normal|all %d ready|[3]", ""},
+		"warning":                      {call{plain, nil, nil, "Warning", "failed", nil}, &posted{"error", "failed", "", nil}, "Warning|failed|[]", ""},
+		"any other type":               {call{plain, nil, nil, "", "x", nil}, &posted{"info", "x", "", nil}, "|x|[]", ""},
+		"trace":                        {call{plain, nil, nil, "Trace", "x", nil}, nil, "Normal|x|[]", ""},
+		"percent sign":                 {call{plain, nil, nil, "Normal", "disk 100% full", nil}, &posted{"info", "disk 100% full", "", nil}, "Normal|%s|[disk 100% full]", ""},
+		"percent escape":               {call{plain, nil, nil, "Normal", "%2Fpath %!s %d %v 100%", nil}, &posted{"info", "%2Fpath %!s %d %v 100%", "", nil}, "Normal|%s|[%2Fpath %!s %d %v 100%]", ""},
+		"too few args":                 {call{plain, nil, nil, "Normal", "%d %d", []any{1}}, &posted{"info", "1 %!d(MISSING)", "", nil}, "Normal|%d %d|[1]", ""},
+		"too many args":                {call{plain, nil, nil, "Normal", "x", []any{1}}, &posted{"info", "x%!(EXTRA int=1)", "", nil}, "Normal|x|[1]", ""},
+		"annotations":                  {call{plain, nil, map[string]string{"a": "b"}, "Normal", "x", nil}, &posted{"info", "x", "", map[string]string{"a": "b"}}, "Normal|x|[]", ""},
+		"the object's go over":         {call{app, nil, map[string]string{"a": "b", "event.toolkit.fluxcd.io/both": "call"}, "Normal", "x", nil}, &posted{"info", "x", "", map[string]string{"a": "b", "event.toolkit.fluxcd.io/team": "ops", "event.toolkit.fluxcd.io/both": "object"}}, "Normal|x|[]", ""},
+		"the object's alone":           {call{app, nil, nil, "Normal", "x", nil}, &posted{"info", "x", "", map[string]string{"event.toolkit.fluxcd.io/team": "ops", "event.toolkit.fluxcd.io/both": "object"}}, "Normal|x|[]", ""},
+		"the object's with empty ones": {call{app, nil, map[string]string{}, "Normal", "x", nil}, &posted{"info", "x", "", map[string]string{"event.toolkit.fluxcd.io/team": "ops", "event.toolkit.fluxcd.io/both": "object"}}, "Normal|x|[]", ""},
+		"no metadata":                  {call{"text", nil, nil, "Normal", "x", nil}, &posted{"info", "x", "", nil}, "Normal|x|[]", ""},
+		"related":                      {call{plain, "source", nil, "Normal", "x", nil}, &posted{"info", "x", "source", nil}, "Normal|x|[]", ""},
+		"related without a reference":  {call{plain, 7, nil, "Normal", "x", nil}, &posted{"info", "x", "", nil}, "Normal|x|[]", `level=WARN msg="event without its related object" object.kind=App object.namespace=prod object.name=web reason=Reason error="no kind is registered"`},
+		"related nil pointer":          {call{plain, (*kubeObject)(nil), nil, "Normal", "x", nil}, &posted{"info", "x", "", nil}, "Normal|x|[]", ""},
+		"nil":                          {call{nil, nil, nil, "Normal", "x", nil}, nil, "Normal|x|[]", `level=ERROR msg="event lost" object.kind="" object.namespace="" object.name="" reason=Reason error="recorder: no reference to the object: it is nil"`},
+		"nil pointer":                  {call{(*kubeObject)(nil), nil, nil, "Normal", "x", nil}, nil, "Normal|x|[]", `error="recorder: no reference to the object: it is nil"`},
+		"without a reference":          {call{7, nil, nil, "Normal", "x", nil}, nil, "Normal|x|[]", `error="recorder: no reference to the object: no kind is registered"`},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			transport, bodies := capture(t)
+			var log syncBuffer
+			r := mustNew(t, Config{Webhook: "http://receiver.test", Transport: transport, Logger: logTo(&log)})
+			var forwarded []string
+			events := NewEventRecorder(r, refer, func(regarding, related any, annotations map[string]string, eventtype, reason, action, note string, args ...any) {
+				if regarding != test.call.regarding || related != test.call.related || reason != "Reason" || action != "Action" {
+					t.Errorf("next was given %v, %v, %s, %s, want those of the call", regarding, related, reason, action)
+				}
+				if test.posted != nil {
+					if diff := cmp.Diff(test.posted.metadata, annotations, cmpopts()); diff != "" {
+						t.Errorf("annotations for next (-want +got):\n%s", diff)
+					}
+				}
+				forwarded = append(forwarded, fmt.Sprint(eventtype, "|", note, "|", args))
+			})
+			given := maps.Clone(test.call.annotations)
+			events.AnnotatedEventf(test.call.regarding, test.call.related, test.call.annotations, test.call.eventtype, "Reason", "Action", test.call.note, test.call.args...)
+			if diff := cmp.Diff(given, test.call.annotations); diff != "" {
+				t.Errorf("the caller's map was changed (-before +after):\n%s", diff)
+			}
+			start(t, r)()
+			if diff := cmp.Diff([]string{test.forward}, forwarded); diff != "" {
+				t.Errorf("calls of next (-want +got):\n%s", diff)
+			}
+			if !strings.Contains(log.String(), test.log) || (test.log == "") != (log.String() == "") {
+				t.Errorf("logged %q, want %q", log.String(), test.log)
+			}
+			if test.posted == nil {
+				want := Stats{}
+				if test.log != "" {
+					want.Rejected = 1
+				}
+				if len(*bodies) != 0 || r.Stats() != want {
+					t.Errorf("posted %q, %+v, want nothing and %+v", *bodies, r.Stats(), want)
+				}
+				return
+			}
+			if len(*bodies) != 1 {
+				t.Fatalf("posted %q, want one event", *bodies)
+			}
+			var e Event
+			if err := json.Unmarshal([]byte((*bodies)[0]), &e); err != nil {
+				t.Fatal(err)
+			}
+			got := posted{e.Severity, e.Message, "", e.Metadata}
+			if e.RelatedObject != nil {
+				got.related = e.RelatedObject.Name
+			}
+			if diff := cmp.Diff(*test.posted, got, cmp.AllowUnexported(posted{})); diff != "" || e.Reason != "Reason" || e.Action != "Action" {
+				t.Errorf("posted %s (-want +got):\n%s", (*bodies)[0], diff)
+			}
+		})
+	}
+}
+
+// cmpopts takes an empty map for none, as JSON does.
+func cmpopts() cmp.Option {
+	return cmp.FilterValues(func(a, b map[string]string) bool { return len(a)+len(b) == 0 }, cmp.Ignore())
+}
+
+func TestAdaptersWithoutNext(t *testing.T) {
+	transport, bodies := capture(t)
+	r := mustNew(t, Config{Webhook: "http://receiver.test", Transport: transport, Workers: 1})
+	NewEventRecorder(r, refer, nil).Eventf("object", nil, "Normal", "Reason", "Action", "100%")
+	NewLegacyEventRecorder(r, refer, nil).Event("object", "Normal", "Reason", "100%")
+	start(t, r)()
+	if len(*bodies) != 2 || !strings.Contains((*bodies)[0], `"message":"100%","reason":"Reason","action":"Action"`) || !strings.Contains((*bodies)[1], `"message":"100%","reason":"Reason","action":""`) {
+		t.Errorf("posted %q, want both events", *bodies)
+	}
+}
+
+func TestTheZeroValueOfAnObjectThatIsNoPointerIsNone(t *testing.T) {
+	transport, bodies := capture(t)
+	r := mustNew(t, Config{Webhook: "http://receiver.test", Transport: transport})
+	identity := func(o ObjectReference) (ObjectReference, error) { return o, nil }
+	NewEventRecorder(r, identity, nil).Eventf(ObjectReference{Kind: "App", Name: "web"}, ObjectReference{}, "Normal", "Reason", "", "x")
+	start(t, r)()
+	if len(*bodies) != 1 || strings.Contains((*bodies)[0], "relatedObject") {
+		t.Errorf("posted %q, want one event without a related object", *bodies)
+	}
+}
+
+func TestLegacyEventRecorderMakesEvents(t *testing.T) {
+	transport, bodies := capture(t)
+	r := mustNew(t, Config{Webhook: "http://receiver.test", Transport: transport, Workers: 1})
+	var forwarded []string
+	events := NewLegacyEventRecorder(r, refer, func(object any, annotations map[string]string, eventtype, reason, messageFmt string, args ...any) {
+		forwarded = append(forwarded, fmt.Sprint(object, annotations, eventtype, reason, " ", fmt.Sprintf(messageFmt, args...)))
+	})
+	events.Event("text", "Normal", "A", "100% %d")
+	events.Eventf("text", "Warning", "B", "%d%%", 50)
+	events.AnnotatedEventf("text", map[string]string{"k": "v"}, "Trace", "C", "traced %s", "x")
+	events.AnnotatedEventf("text", map[string]string{"k": "v"}, "Normal", "D", "noted")
+	start(t, r)()
+	wantForwarded := []string{"textmap[]NormalA 100% %d", "textmap[]WarningB 50%", "textmap[k:v]NormalC traced x", "textmap[k:v]NormalD noted"}
+	if diff := cmp.Diff(wantForwarded, forwarded); diff != "" {
+		t.Errorf("calls of next (-want +got):\n%s", diff)
+	}
+	for i, want := range []string{`"info",`, `"error",`, `"info",`} {
+		if i >= len(*bodies) || !strings.Contains((*bodies)[i], `"severity":`+want) {
+			t.Fatalf("posted %q, want severity %s in event %d", *bodies, want, i)
+		}
+	}
+	for i, want := range []string{`"message":"100% %d"`, `"message":"50%"`, `"metadata":{"k":"v"}`} {
+		if len(*bodies) != 3 || !strings.Contains((*bodies)[i], want) {
+			t.Errorf("posted %q, want %s in event %d of 3", *bodies, want, i)
 		}
 	}
 }
