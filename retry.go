@@ -317,11 +317,11 @@ func (w *webhook) check() error {
 		}
 	}
 	// A transport checks the header before it looks at the context, so with one that is over it goes
-	// no further. Its error names the field and not the value.
+	// no further. Its error may quote a name, which may be a secret in the wrong place.
 	over, cancel := context.WithCancel(context.Background())
 	cancel()
 	if _, err := new(http.Transport).RoundTrip(w.request(over, nil)); !errors.Is(err, context.Canceled) {
-		return fmt.Errorf("Header is malformed: %w", err)
+		return errors.New("Header has a malformed name, or a value with a line break or control character")
 	}
 	return nil
 }
@@ -329,7 +329,7 @@ func (w *webhook) check() error {
 // newTransport makes the recorder's own transport. It shares nothing with [http.DefaultTransport].
 func newTransport(config *tls.Config, timeout time.Duration) *http.Transport {
 	return &http.Transport{
-		Proxy:           proxy(http.ProxyFromEnvironment),
+		Proxy:           proxyFromEnvironment,
 		DialContext:     (&net.Dialer{Timeout: timeout}).DialContext,
 		TLSClientConfig: config.Clone(),
 		// A connection in the making outlives the attempt that asked for it, so it needs bounds of its own.
@@ -349,22 +349,15 @@ func newTransport(config *tls.Config, timeout time.Duration) *http.Transport {
 	}
 }
 
-// proxy finds a proxy as lookup does, with two differences: a trailing dot of the host, which only
-// tells a resolver that the name is complete, does not keep NO_PROXY from matching it; and an error
-// does not quote the proxy's address, which may hold a password.
-func proxy(lookup func(*http.Request) (*url.URL, error)) func(*http.Request) (*url.URL, error) {
-	return func(req *http.Request) (*url.URL, error) {
-		if host, dotted := strings.CutSuffix(req.URL.Hostname(), "."); dotted {
-			dotless := *req.URL
-			dotless.Host = strings.Replace(dotless.Host, host+".", host, 1)
-			req = &http.Request{URL: &dotless}
-		}
-		found, err := lookup(req)
-		if err != nil {
-			return nil, errors.New("the proxy that the environment names is not a URL")
-		}
-		return found, nil
+// proxyFromEnvironment is [http.ProxyFromEnvironment], except that a trailing dot of the host, which
+// only tells a resolver that the name is complete, does not keep NO_PROXY from matching it.
+func proxyFromEnvironment(req *http.Request) (*url.URL, error) {
+	if host, dotted := strings.CutSuffix(req.URL.Hostname(), "."); dotted {
+		dotless := *req.URL
+		dotless.Host = strings.Replace(dotless.Host, host+".", host, 1)
+		req = &http.Request{URL: &dotless}
 	}
+	return http.ProxyFromEnvironment(req)
 }
 
 // redactor blots out what must not be shown: the webhook's user info, path and query and the values
