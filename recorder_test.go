@@ -32,6 +32,97 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
+// knownFailures leads from each kind of failure that systems doing this job have had to the tests that
+// show it. Those of interop/ run against the real peers.
+var knownFailures = []struct{ failure, tests string }{
+	{"a receiver that hangs, refuses or fails holds up the caller", "TestRecordNeverWaits TestRecordTakesNoTime"},
+	{"a hung receiver and a flood of events take all memory", "TestMemoryIsBoundedByTheQueue TestWhatARefusalCosts"},
+	{"429 is taken for an order to come back later", "TestPostFollowsTheOutcomeTable TestALongAnswerCostsAFewKiB"},
+	{"Retry-After has the caller sleep for hours", "TestRetryAfterIsNeverRead"},
+	{"a backoff overflows, shrinks or exceeds its maximum", "TestDelayDoublesFromMinToMax TestDelayStaysWithinItsBoundsWithAnyJitter TestDelayIsSpreadAtTheCap FuzzDelay"},
+	{"a retry sends an empty or truncated body", "TestEveryAttemptCarriesTheSameBody"},
+	{"a body is reused while the transport still reads it", "TestABodyStillBeingReadIsNotTouched"},
+	{"a keep-alive connection is closed as the next request arrives", "TestAConnectionClosedWhileIdleCostsNoAttempt"},
+	{"unread answers leak a connection each", "TestSmallAnswersKeepTheConnection"},
+	{"a slow or endless answer holds up the caller", "TestTheRestOfAnAnswerGetsATenthOfASecond TestALongAnswerCostsAFewKiB TestAnAnswerThatDoesNotComeEndsWithTheAttempt FuzzAnswer"},
+	{"concurrent senders open a connection for each event", "TestSendersShareTheirConnections"},
+	{"a connection dies without a word", "TestADeadConnectionIsReplaced"},
+	{"a redirect turns the POST into a GET elsewhere", "TestARedirectIsNotFollowed"},
+	{"errors and logs show the webhook's secrets", "TestNoSecretIsShown TestSnippetIsShortPrintableAndOnOneLine TestNewNamesTheFieldThatIsWrong FuzzNew"},
+	{"a cancelled call goes on, or forgets why it failed", "TestPostIsOverWhenItsContextIs"},
+	{"one slow attempt uses up the time of all", "TestEachAttemptHasItsOwnTimeout"},
+	{"the last cause is lost when the attempts are used up", "TestPostFollowsTheOutcomeTable TestAClosedPortIsTriedAgain"},
+	{"what cannot get better is tried again", "TestWhatTLSRefusesIsFinal TestClassifyKnowsEveryCode"},
+	{"an over-long message is refused or cut within a character", "TestAnOverlongMessageLosesItsMiddle FuzzPost"},
+	{"the attempts are miscounted", "TestEveryScriptOfUpToFiveOutcomes"},
+	{"recording while stopping panics or loses events", "TestRecordingWhileStoppingLosesNoCount TestAStoppedRecorderRefuses"},
+	{"a stop loses the queue, or never ends", "TestStopDrainsWhatItCan"},
+	{"each recorder leaves goroutines and descriptors behind", "TestAThousandRecordersLeaveNothingBehind TestIdleConnectionsGoWithTheRecorder"},
+	{"a failing object holds up the others, or loses its order", "TestAFailingEventHoldsUpItsOwnObjectAlone TestEventsOfOneObjectKeepTheirOrder"},
+	{"nil or odd objects and annotations make it panic", "TestEventRecorderMakesEvents"},
+	{"a percent sign garbles the message", "TestEventRecorderMakesEvents TestLegacyEventRecorderMakesEvents"},
+	{"cluster-scoped objects are refused", "TestEventsAreCheckedAndCompleted"},
+	{"events that differ in their token are merged", "interop/limiter_test.go"},
+	{"nonsense in the configuration shows at run time", "TestNewNamesTheFieldThatIsWrong"},
+	{"after an outage all senders come back at once", "TestTenThousandRecordersComeBackSpread"},
+}
+
+func TestEveryKnownFailureHasItsTest(t *testing.T) {
+	var source []byte
+	for _, file := range []string{"recorder_test.go", "retry_test.go"} {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		source = append(source, data...)
+	}
+	for _, known := range knownFailures {
+		for _, test := range strings.Fields(known.tests) {
+			_, err := os.Stat(test)
+			if err != nil && !bytes.Contains(source, []byte("\nfunc "+test+"(")) {
+				t.Errorf("%s: there is no %s", known.failure, test)
+			}
+		}
+	}
+	if len(knownFailures) != 30 {
+		t.Errorf("%d kinds of failure, want 30", len(knownFailures))
+	}
+}
+
+// readmeExample is the README's, which TestTheReadmeExampleCompiles holds against it.
+func readmeExample(ctx context.Context) error {
+	rec, err := New(Config{Webhook: "http://notification-controller.flux-system./", Controller: "app-controller"})
+	if err != nil {
+		return err
+	}
+	go rec.Start(ctx) // delivers the queue until ctx is over, then drains it
+	err = rec.Record(Event{
+		InvolvedObject: ObjectReference{Kind: "App", Namespace: "prod", Name: "web"},
+		Severity:       SeverityInfo,
+		Reason:         "Deployed",
+		Message:        "version 1.2.3 is live",
+	})
+	return err
+}
+
+func TestTheReadmeExampleCompiles(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := os.ReadFile("recorder_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, body, _ := strings.Cut(string(source), "func readmeExample(ctx context.Context) error {\n")
+	body, _, _ = strings.Cut(body, "\treturn err\n}\n")
+	want := "```go\n" + strings.ReplaceAll(strings.TrimPrefix(body, "\t"), "\n\t", "\n") + "```\n"
+	if got := strings.ReplaceAll(string(readme), "recorder.", ""); !strings.Contains(got, want) {
+		t.Errorf("README.md has no block\n%s", want)
+	}
+	_ = readmeExample // not called: it would look for the receiver
+}
+
 // capture returns a transport that takes every event, and the bodies it took.
 func capture(t testing.TB) (http.RoundTripper, *[]string) {
 	var bodies []string
