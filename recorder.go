@@ -308,6 +308,7 @@ func New(config Config) (*Recorder, error) {
 	if r.webhook, err = newWebhook(c); err != nil {
 		return nil, fmt.Errorf("recorder: Config.%w", err)
 	}
+	r.config.Webhook, r.config.Header = "", nil // so that a printed Recorder shows no secret
 	r.queue = make(chan Event, c.QueueSize)
 	// Start closes idle connections when it ends; this is for a recorder that only ever posts.
 	runtime.AddCleanup(r, func(closeIdle func()) { closeIdle() }, r.webhook.closeIdle)

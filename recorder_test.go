@@ -281,7 +281,7 @@ func TestZeroSettingsGetTheirDefaults(t *testing.T) {
 	}
 	got.Logger = nil
 	want := Config{
-		Webhook: "http://receiver.test", Instance: host, Timeout: 5 * s, MaxAttempts: 5,
+		Instance: host, Timeout: 5 * s, MaxAttempts: 5,
 		Backoff: Backoff{Min: s, Max: 30 * s, Jitter: 0.5}, QueueSize: 1024, Workers: 4, DrainTimeout: 10 * s,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -1120,7 +1120,7 @@ func TestNoSecretIsShown(t *testing.T) {
 			})
 			err := r.Post(t.Context(), testEvent("object"))
 			for _, secret := range secrets {
-				for _, shown := range []string{text(err), log.String()} {
+				for _, shown := range []string{text(err), log.String(), fmt.Sprintf("%+v", r)} {
 					if strings.Contains(shown, secret) {
 						t.Errorf("%s: %q shows %q", name, shown, secret)
 					}
