@@ -21,7 +21,7 @@
 // # Attempts
 //
 // A receiver that has an event already answers 429 Too Many Requests, on any attempt. That means
-// success, at once; Retry-After is never read. Timeouts, lost connections and most 5xx answers are
+// success, at once; Retry-After is never read. Timeouts, lost connections, 408 and 5xx but 501 are
 // tried again after a [Backoff]; every other answer is final. With the defaults an event costs at
 // most 5 attempts of 5s each and waits of at most 1s, 2s, 4s and 8s, which makes 40s, and a receiver
 // may be gone for 7.5s, the shortest sum of these waits, without an event being lost.
@@ -162,11 +162,13 @@ type Config struct {
 	// Header is sent with each request, such as an Authorization. It is copied, and never shown.
 	Header http.Header
 
-	// TLS is for the recorder's own transport, which copies it. Nil: the defaults of crypto/tls.
+	// TLS is for the recorder's own transport, which copies it. Nil: the defaults of crypto/tls. A
+	// certificate that crypto/tls refuses is final; what a callback of yours refuses is tried again.
 	TLS *tls.Config
 
 	// Transport replaces the recorder's own transport; it is an error to set it together with TLS.
-	// Nothing but RoundTrip is called on it, by many goroutines at once.
+	// Nothing but RoundTrip is called on it, by many goroutines at once. It must return when the
+	// request's context is over: no attempt ends before it does.
 	Transport http.RoundTripper
 
 	// Timeout bounds one attempt. Default 5s.
@@ -225,6 +227,7 @@ func (c Config) validate() error {
 		text   string
 	}{
 		{c.TLS != nil && c.Transport != nil, "TLS is for the transport that Transport replaces: set one of them"},
+		{c.Transport != nil && absent(c.Transport), "Transport is a nil pointer"},
 		{c.Timeout < 0, "Timeout is negative"},
 		{c.MaxAttempts < 0, "MaxAttempts is negative"},
 		{c.Backoff.Max < max(c.Backoff.Min, 0), "Backoff.Max is negative or below Backoff.Min"},
@@ -296,9 +299,8 @@ func New(config Config) (*Recorder, error) {
 	}
 	r := &Recorder{
 		config: c,
-		log:    c.Logger,
 		turn:   make(chan struct{}, 1),
-		parked: make(map[object][]Event, c.Workers),
+		parked: make(map[object][]Event),
 	}
 	if c.Webhook == "" {
 		r.queue = make(chan Event)
@@ -308,7 +310,7 @@ func New(config Config) (*Recorder, error) {
 	if r.webhook, err = newWebhook(c); err != nil {
 		return nil, fmt.Errorf("recorder: Config.%w", err)
 	}
-	r.config.Webhook, r.config.Header = "", nil // so that a printed Recorder shows no secret
+	r.config.Webhook, r.config.Header, r.config.Transport = "", nil, nil // so that a printed Recorder shows no secret
 	r.queue = make(chan Event, c.QueueSize)
 	// Start closes idle connections when it ends; this is for a recorder that only ever posts.
 	runtime.AddCleanup(r, func(closeIdle func()) { closeIdle() }, r.webhook.closeIdle)
@@ -365,7 +367,7 @@ func (r *Recorder) Record(e Event) error {
 		r.dropped.Add(1)
 		// Each power of two gets a line: a flood of refusals must not become one in the log.
 		if n := r.refusals.Add(1); n&(n-1) == 0 {
-			r.log.LogAttrs(context.Background(), slog.LevelWarn, "event refused", slog.Any("object", e.object()),
+			r.config.Logger.LogAttrs(context.Background(), slog.LevelWarn, "event refused", slog.Any("object", e.object()),
 				slog.String("reason", e.Reason), slog.Any("error", err), slog.Uint64("refusals", n))
 		}
 	}
@@ -404,21 +406,18 @@ func shorten(message string) string {
 	if len(message) <= maxMessage {
 		return message
 	}
-	length := utf8.RuneCountInString(message)
-	if length <= maxMessage {
+	left := utf8.RuneCountInString(message) - 2*keptOfMessage
+	if left <= maxMessage-2*keptOfMessage {
 		return message
 	}
-	var head, tail, n int
-	for i := range message {
-		switch n {
-		case keptOfMessage:
-			head = i
-		case length - keptOfMessage:
-			tail = i
-		}
-		n++
+	head, tail := 0, len(message)
+	for range keptOfMessage {
+		_, size := utf8.DecodeRuneInString(message[head:])
+		head += size
+		_, size = utf8.DecodeLastRuneInString(message[:tail])
+		tail -= size
 	}
-	return fmt.Sprintf("%s ... [%d characters left out] ... %s", message[:head], length-2*keptOfMessage, message[tail:])
+	return fmt.Sprintf("%s ... [%d characters left out] ... %s", message[:head], left, message[tail:])
 }
 
 // post delivers one event, and counts and logs what became of it.
@@ -450,7 +449,7 @@ func (r *Recorder) post(ctx context.Context, e Event) error {
 func (r *Recorder) lose(count *atomic.Uint64, about object, reason string, cause error) error {
 	count.Add(1)
 	err := fmt.Errorf("recorder: %w", cause)
-	r.log.LogAttrs(context.Background(), slog.LevelError, "event lost", slog.Any("object", about),
+	r.config.Logger.LogAttrs(context.Background(), slog.LevelError, "event lost", slog.Any("object", about),
 		slog.String("reason", reason), slog.Any("error", err))
 	return err
 }
@@ -476,7 +475,7 @@ func (r *Recorder) Stats() Stats {
 // Start delivers the queue until ctx is over, and then what is still queued, within
 // Config.DrainTimeout. It returns nil if all that was queued has come to its end by then, and
 // otherwise cancels the attempts under way, counts the rest as dropped, and says how many events
-// were lost to that. Record refuses events from the moment that ctx is over.
+// were lost to that. From the stop on, Record refuses events.
 //
 // A Recorder is started once; a second call is an error. Start owns all goroutines of the recorder:
 // one for each of Config.Workers, gone when it returns. It satisfies controller-runtime's
@@ -625,10 +624,12 @@ type EventRecorder[T comparable] struct {
 	next      func(regarding, related T, annotations map[string]string, eventtype, reason, action, note string, args ...any)
 }
 
-// NewEventRecorder makes an event recorder that puts events into r's queue. Reference describes an
-// object, as client-go's reference.GetReference does; it must not be nil. Next is called before that
-// for each event, whatever becomes of it, with what the call was given: usually it is the method
-// AnnotatedEventf of the manager's own event recorder. It may be nil.
+// NewEventRecorder makes an event recorder that puts events into the queue of r, which must not be
+// nil. Reference describes an object, as client-go's reference.GetReference does, and must not be nil
+// either. Next is called before that for each event, whatever becomes of it: usually it is the method
+// AnnotatedEventf of the manager's own event recorder. It may be nil. It is given what the call was,
+// with three exceptions: the annotations are merged with those of the object, Trace has become
+// Normal, and a note without args that has a percent sign is given as an argument to "%s".
 func NewEventRecorder[T comparable](r *Recorder, reference func(T) (ObjectReference, error),
 	next func(regarding, related T, annotations map[string]string, eventtype, reason, action, note string, args ...any),
 ) *EventRecorder[T] {
@@ -672,14 +673,14 @@ func (a *EventRecorder[T]) AnnotatedEventf(regarding, related T, annotations map
 	event := Event{Severity: severity, Message: message, Reason: reason, Action: action, Metadata: annotations}
 	var err error
 	if event.InvolvedObject, err = a.refer(regarding); err != nil {
-		a.recorder.lose(&a.recorder.rejected, object{}, reason, fmt.Errorf("no reference to the object: %w", err))
+		a.recorder.lose(&a.recorder.rejected, object{}, reason, fmt.Errorf("no reference to the %T: %w", regarding, err))
 		return
 	}
 	if !absent(related) {
 		if ref, err := a.refer(related); err == nil {
 			event.RelatedObject = &ref
 		} else {
-			a.recorder.log.LogAttrs(context.Background(), slog.LevelWarn, "event without its related object",
+			a.recorder.config.Logger.LogAttrs(context.Background(), slog.LevelWarn, "event without its related object",
 				slog.Any("object", event.object()), slog.String("reason", reason), slog.Any("error", err))
 		}
 	}
@@ -694,14 +695,10 @@ func (a *EventRecorder[T]) refer(object T) (ObjectReference, error) {
 	return a.reference(object)
 }
 
-// absent reports whether object is nil, or the zero value of a T that has no nil.
-func absent[T comparable](object T) bool {
-	var zero T
-	if object == zero {
-		return true
-	}
+// absent reports whether object is nil, a nil pointer, or the zero value of what has no nil.
+func absent(object any) bool {
 	v := reflect.ValueOf(object)
-	return v.Kind() == reflect.Pointer && v.IsNil()
+	return !v.IsValid() || v.IsZero()
 }
 
 // merge returns annotations with those that the object adds to its events. The map that it was given

@@ -44,7 +44,7 @@ var knownFailures = []struct{ failure, tests string }{
 	{"a body is reused while the transport still reads it", "TestABodyStillBeingReadIsNotTouched"},
 	{"a keep-alive connection is closed as the next request arrives", "TestAConnectionClosedWhileIdleCostsNoAttempt"},
 	{"unread answers leak a connection each", "TestSmallAnswersKeepTheConnection"},
-	{"a slow or endless answer holds up the caller", "TestTheRestOfAnAnswerGetsATenthOfASecond TestALongAnswerCostsAFewKiB TestAnAnswerThatDoesNotComeEndsWithTheAttempt FuzzAnswer"},
+	{"a slow or endless answer holds up the caller", "TestASlowAnswerIsWaitedForOnlyIfItSaysWhatIsWrong TestALongAnswerCostsAFewKiB TestAnAnswerThatDoesNotComeEndsWithTheAttempt FuzzAnswer"},
 	{"concurrent senders open a connection for each event", "TestSendersShareTheirConnections"},
 	{"a connection dies without a word", "TestADeadConnectionIsReplaced"},
 	{"a redirect turns the POST into a GET elsewhere", "TestARedirectIsNotFollowed"},
@@ -224,6 +224,7 @@ func TestNewNamesTheFieldThatIsWrong(t *testing.T) {
 		{Config{Backoff: Backoff{Jitter: -0.1}}, "Config.Backoff.Jitter"},
 		{Config{Backoff: Backoff{Jitter: math.NaN()}}, "Config.Backoff.Jitter"},
 		{Config{TLS: &tls.Config{}, Transport: plain}, "Config.TLS"},
+		{Config{Transport: (*http.Transport)(nil)}, "Config.Transport"},
 		{Config{Webhook: "h"}, "Config.Webhook"},
 		{Config{Webhook: "/x"}, "Config.Webhook"},
 		{Config{Webhook: "//h/x"}, "Config.Webhook"},
@@ -248,6 +249,8 @@ func TestNewNamesTheFieldThatIsWrong(t *testing.T) {
 		{Config{Header: http.Header{"Content-Length": {"1"}}}, "Config.Header"},
 		{Config{Header: http.Header{"Transfer-Encoding": {"chunked"}}}, "Config.Header"},
 		{Config{Header: http.Header{"Trailer": {"secret"}}}, "Config.Header"},
+		{Config{Header: http.Header{"Connection": {"keep-alive, secret"}}}, "Config.Header"},
+		{Config{Header: http.Header{"Upgrade": {"secret"}}}, "Config.Header"},
 	}
 	for _, test := range tests {
 		webhook := test.config.Webhook
@@ -1146,9 +1149,9 @@ func TestEventRecorderMakesEvents(t *testing.T) {
 		"related":                      {call{plain, "source", nil, "Normal", "x", nil}, &posted{"info", "x", "source", nil}, "Normal|x|[]", ""},
 		"related without a reference":  {call{plain, 7, nil, "Normal", "x", nil}, &posted{"info", "x", "", nil}, "Normal|x|[]", `level=WARN msg="event without its related object" object.kind=App object.namespace=prod object.name=web reason=Reason error="no kind is registered"`},
 		"related nil pointer":          {call{plain, (*kubeObject)(nil), nil, "Normal", "x", nil}, &posted{"info", "x", "", nil}, "Normal|x|[]", ""},
-		"nil":                          {call{nil, nil, nil, "Normal", "x", nil}, nil, "Normal|x|[]", `level=ERROR msg="event lost" object.kind="" object.namespace="" object.name="" reason=Reason error="recorder: no reference to the object: it is nil"`},
-		"nil pointer":                  {call{(*kubeObject)(nil), nil, nil, "Normal", "x", nil}, nil, "Normal|x|[]", `error="recorder: no reference to the object: it is nil"`},
-		"without a reference":          {call{7, nil, nil, "Normal", "x", nil}, nil, "Normal|x|[]", `error="recorder: no reference to the object: no kind is registered"`},
+		"nil":                          {call{nil, nil, nil, "Normal", "x", nil}, nil, "Normal|x|[]", `level=ERROR msg="event lost" object.kind="" object.namespace="" object.name="" reason=Reason error="recorder: no reference to the <nil>: it is nil"`},
+		"nil pointer":                  {call{(*kubeObject)(nil), nil, nil, "Normal", "x", nil}, nil, "Normal|x|[]", `error="recorder: no reference to the *recorder.kubeObject: it is nil"`},
+		"without a reference":          {call{7, nil, nil, "Normal", "x", nil}, nil, "Normal|x|[]", `error="recorder: no reference to the int: no kind is registered"`},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -30,8 +30,9 @@ const (
 	maxSnippet      = 512                    // bytes of an answer that are shown
 	maxDrain        = 8 << 10                // bytes of an answer that are read
 	maxHeader       = 64 << 10               // bytes of an answer's header
-	drainTime       = 100 * time.Millisecond // for the rest of an answer once its header is there
+	drainTime       = 100 * time.Millisecond // for the rest of an answer that needs no reading
 	idleConnTimeout = 90 * time.Second       // as in [http.DefaultTransport]
+	minPing         = 100 * time.Millisecond // for the sake of receivers, with timeouts below 200ms
 	minSecret       = 4                      // bytes; what is shorter hides nothing and stands everywhere
 )
 
@@ -52,8 +53,8 @@ type StatusError struct {
 	StatusCode int
 
 	// Snippet is the start of the answer's body, at most 512 bytes of printable text on one line.
-	// It is empty for a redirect, whose body repeats the target, and what it repeats of the webhook
-	// or of Config.Header is blotted out.
+	// It is empty for a redirect, whose body repeats the target. What it repeats word for word of the
+	// webhook or of Config.Header is blotted out, from four bytes on.
 	Snippet string
 }
 
@@ -94,7 +95,7 @@ func (w *webhook) deliver(ctx context.Context, about object, body []byte) (outco
 		case result == rejected:
 			return result, err
 		case ctx.Err() != nil:
-			return stopped, ended(ctx, cmp.Or(err, last))
+			return stopped, ended(ctx, err, last)
 		case attempt == w.config.MaxAttempts:
 			return result, fmt.Errorf("gave up after %d attempts: %w", attempt, err)
 		}
@@ -112,28 +113,29 @@ func (w *webhook) deliver(ctx context.Context, about object, body []byte) (outco
 	}
 }
 
-// ended says that the caller's context is over, why, and what the last attempt had failed with.
-func ended(ctx context.Context, last error) error {
+// ended says that the caller's context is over, why, and what failed before that, the latest first.
+func ended(ctx context.Context, failures ...error) error {
 	err := ctx.Err()
 	if cause := context.Cause(ctx); cause != err {
 		err = fmt.Errorf("%w: %w", err, cause)
 	}
-	if last != nil {
-		err = fmt.Errorf("%w, after an attempt that failed: %w", err, last)
+	for _, failure := range failures {
+		if failure != nil {
+			err = fmt.Errorf("%w, after an attempt that failed: %w", err, failure)
+		}
 	}
 	return err
 }
 
-// sleep waits for d and reports whether it came to that before ctx was over.
+// sleep waits for d and reports whether ctx is still on after that.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-		return true
 	case <-ctx.Done():
-		return false
 	}
+	return ctx.Err() == nil
 }
 
 // postOnce makes one attempt: no request if ctx is over already, else exactly one. The error is nil
@@ -147,8 +149,11 @@ func (w *webhook) postOnce(ctx context.Context, body []byte) (outcome, error) {
 
 	// RoundTrip and not http.Client.Do: that would follow redirects, and put the URL into its errors.
 	resp, err := w.transport.RoundTrip(w.request(attempt, body))
+	if err != nil && resp != nil && resp.Body != nil {
+		resp.Body.Close() // against the contract of a RoundTripper, and no reason to leak
+	}
 	switch {
-	case err != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx))):
+	case err != nil && same(err, ctx.Err()), err != nil && same(err, context.Cause(ctx)):
 		return stopped, nil
 	case err != nil && ctx.Err() != nil:
 		return stopped, w.conceal(err)
@@ -160,61 +165,68 @@ func (w *webhook) postOnce(ctx context.Context, body []byte) (outcome, error) {
 		return rejected, errors.New("the transport returned neither a response nor an error")
 	}
 
-	snippet := w.finish(resp, cancel)
 	result := classify(resp.StatusCode)
 	if result == delivered || result == duplicate {
+		// The outcome stands since the header came. What has not followed soon costs the connection,
+		// which could be used again after the whole answer alone, and not the caller's time.
+		if resp.Body != http.NoBody {
+			defer time.AfterFunc(drainTime, cancel).Stop()
+		}
+		w.finish(resp)
 		return result, nil
 	}
-	return result, &StatusError{StatusCode: resp.StatusCode, Snippet: snippet}
+	return result, &StatusError{StatusCode: resp.StatusCode, Snippet: w.finish(resp)}
+}
+
+// same reports whether err is target and says no more.
+func same(err, target error) bool {
+	return target != nil && errors.Is(err, target) && err.Error() == target.Error()
 }
 
 // request makes the request of one attempt, with a reader of its own: a transport may go on reading
 // after it has answered. What requests share, nobody ever changes.
 func (w *webhook) request(ctx context.Context, body []byte) *http.Request {
-	header := w.header
-	if w.config.Transport != nil {
-		header = header.Clone() // Many a wrapper sets its token on the request that it is given.
-	}
 	reader := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
 	req := &http.Request{
 		Method:        http.MethodPost,
 		URL:           w.url,
 		Host:          w.url.Host,
-		Header:        header,
+		Header:        w.header,
 		ContentLength: int64(len(body)),
 		GetBody:       reader,
 	}
 	req.Body, _ = reader()
+	if w.config.Transport != nil {
+		return req.Clone(ctx) // Many a wrapper changes the request that it is given.
+	}
 	return req.WithContext(ctx)
 }
 
-// finish reads the start of an answer and closes it, on every path. Read to its end, the answer
-// leaves its connection fit for the next request; an answer that is too long or too slow for that
-// costs the connection, and not the caller's time: the outcome stands since the header came.
-func (w *webhook) finish(resp *http.Response, cancel context.CancelFunc) string {
-	if resp.Body == nil {
+// finish reads the start of an answer within the attempt's timeout, closes it on every path, and
+// returns what may be shown of it.
+func (w *webhook) finish(resp *http.Response) string {
+	if resp.Body == nil || resp.Body == http.NoBody {
 		return ""
 	}
 	defer resp.Body.Close()
-	if resp.Body == http.NoBody || resp.StatusCode < 200 {
+	if resp.StatusCode < 200 {
 		return "" // After 101 the body is the connection itself.
 	}
-	defer time.AfterFunc(drainTime, cancel).Stop()
 	start, _ := io.ReadAll(io.LimitReader(resp.Body, maxDrain))
-	if resp.StatusCode < 300 || resp.StatusCode > 399 {
-		return w.snippet(start)
+	if resp.StatusCode >= 300 && resp.StatusCode <= 399 {
+		return ""
 	}
-	return ""
+	return w.snippet(string(start))
 }
 
-// snippet makes the start of an answer fit to be shown.
-func (w *webhook) snippet(start []byte) string {
-	text := strings.Map(func(c rune) rune {
+// snippet makes a foreign text fit to be shown: short, on one line, printable and without secrets.
+func (w *webhook) snippet(text string) string {
+	text = strings.Map(func(c rune) rune {
 		if unicode.IsPrint(c) {
 			return c
 		}
 		return ' '
-	}, w.redact.Replace(string(start)))
+	}, w.redact.Replace(text))
 	text = strings.Join(strings.Fields(text), " ")
 	return strings.ToValidUTF8(text[:min(len(text), maxSnippet)], "")
 }
@@ -228,11 +240,7 @@ func classify(code int) outcome {
 		return duplicate
 	case code >= 200 && code <= 299:
 		return delivered
-	case code == http.StatusRequestTimeout:
-		return retry
-	case code == http.StatusNotImplemented:
-		return rejected
-	case code >= 500:
+	case code == http.StatusRequestTimeout, code >= 500 && code != http.StatusNotImplemented:
 		return retry
 	default:
 		return rejected
@@ -308,7 +316,7 @@ func newWebhook(c Config) (*webhook, error) {
 
 // check finds what net/http would refuse at each request, or leave out without a word.
 func (w *webhook) check() error {
-	for _, name := range []string{"Host", "Content-Length", "Transfer-Encoding", "Trailer"} {
+	for _, name := range []string{"Host", "Content-Length", "Transfer-Encoding", "Trailer", "Connection", "Upgrade"} {
 		if w.header.Values(name) != nil {
 			return fmt.Errorf("Header may not set %s", name)
 		}
@@ -340,8 +348,8 @@ func newTransport(config *tls.Config, timeout time.Duration) *http.Transport {
 		// An HTTP/2 connection survives the timeout of a request on it. A ping that goes unanswered
 		// by the time the attempt is over makes sure that the next one does not meet a dead one.
 		HTTP2: &http.HTTP2Config{
-			SendPingTimeout: max(timeout/2, time.Second),
-			PingTimeout:     max(timeout/2, time.Second),
+			SendPingTimeout: max(timeout/2, minPing),
+			PingTimeout:     max(timeout/2, minPing),
 		},
 	}
 }
@@ -358,8 +366,8 @@ func proxyFromEnvironment(req *http.Request) (*url.URL, error) {
 }
 
 // redactor blots out what must not be shown: the webhook's user info, path and query and the values
-// of the header, whole and in pieces. A receiver may repeat any of it ("Cannot POST /services/T0"),
-// and so may the error of a caller's Transport.
+// of the header, whole and in pieces, as they were given and as they are sent. A receiver may repeat
+// any of it ("Cannot POST /services/T0"), and so may the error of a caller's Transport.
 func redactor(u *url.URL, header http.Header) *strings.Replacer {
 	user, _ := url.PathUnescape(u.User.String())
 	query, _ := url.QueryUnescape(u.RawQuery)
@@ -381,9 +389,10 @@ func redactor(u *url.URL, header http.Header) *strings.Replacer {
 	return strings.NewReplacer(pairs...)
 }
 
-// conceal blots out secrets in the text of an error. What it wraps is still found.
+// conceal makes the text of an error fit to be shown: it may be the receiver's, or that of a caller's
+// Transport. What the error wraps is still found.
 func (w *webhook) conceal(err error) error {
-	if text := w.redact.Replace(err.Error()); text != err.Error() {
+	if text := w.snippet(err.Error()); text != err.Error() {
 		return &concealed{text, err}
 	}
 	return err

@@ -168,7 +168,7 @@ func TestPostFollowsTheOutcomeTable(t *testing.T) {
 		"an untrusted certificate is final":      {script: "untrusted", stats: Stats{Rejected: 1}, err: "tls: failed to verify certificate: x509: certificate signed by unknown authority"},
 		"an unknown authority is final":          {script: "unknown CA", stats: Stats{Rejected: 1}, err: "x509: certificate signed by unknown authority"},
 		"another host's certificate is final":    {script: "wrong host", stats: Stats{Rejected: 1}, err: "x509: certificate is not valid for any names, but wanted to match receiver.test"},
-		"an expired certificate is final":        {script: "expired", stats: Stats{Rejected: 1}, err: "x509: certificate has expired or is not yet valid: "},
+		"an expired certificate is final":        {script: "expired", stats: Stats{Rejected: 1}, err: "x509: certificate has expired or is not yet valid:"},
 		"plain HTTP on a TLS port is final":      {script: "plain HTTP", stats: Stats{Rejected: 1}, err: "tls: no TLS"},
 		"so it is when http.Client says it":      {script: "mismatch", stats: Stats{Rejected: 1}, err: "http: server gave HTTP response to HTTPS client", is: http.ErrSchemeMismatch},
 		"neither response nor error is final":    {script: "no response", stats: Stats{Rejected: 1}, err: "the transport returned neither a response nor an error"},
@@ -464,6 +464,10 @@ func TestPostIsOverWhenItsContextIs(t *testing.T) {
 		<-req.Context().Done()
 		return nil, errReset
 	})
+	wrapped := roundTrip(func(req *http.Request) (*http.Response, error) {
+		<-req.Context().Done()
+		return nil, fmt.Errorf("%w: %w", errReset, req.Context().Err())
+	})
 	cancelAfter := func(d time.Duration) func(context.Context) (context.Context, func()) {
 		return func(ctx context.Context) (context.Context, func()) {
 			ctx, cancel := context.WithCancelCause(ctx)
@@ -494,6 +498,8 @@ func TestPostIsOverWhenItsContextIs(t *testing.T) {
 		"cancelled awaiting the header": {first: hang, context: cancelAfter(2 * s), requests: 1, took: 2 * s, is: []error{context.Canceled, errWhy}, text: "context canceled: the pod is evicted"},
 		"deadline awaiting the header":  {first: hang, context: deadlineIn(2 * s), requests: 1, took: 2 * s, is: []error{context.DeadlineExceeded, errWhy}, text: "context deadline exceeded: the pod is evicted"},
 		"the transport's own words":     {first: ownError, context: cancelAfter(2 * s), requests: 1, took: 2 * s, is: []error{context.Canceled, errWhy, errReset}, text: "context canceled: the pod is evicted, after an attempt that failed: read tcp: connection reset by peer"},
+		"a wrapped word of it":          {first: wrapped, context: cancelAfter(2 * s), requests: 1, took: 2 * s, is: []error{context.Canceled, errWhy, errReset}, text: "context canceled: the pod is evicted, after an attempt that failed: read tcp: connection reset by peer: context canceled"},
+		"its own words after a failure": {first: failing, then: ownError, context: cancelAfter(time.Hour + s), requests: 2, took: time.Hour + s, is: []error{context.Canceled, errWhy, errReset}, status: true, text: "context canceled: the pod is evicted, after an attempt that failed: read tcp: connection reset by peer, after an attempt that failed: status 503"},
 		"cancelled in a wait":           {first: failing, context: cancelAfter(20 * time.Minute), requests: 1, took: 20 * time.Minute, is: []error{context.Canceled, errWhy}, status: true, text: "context canceled: the pod is evicted, after an attempt that failed: status 503 Service Unavailable: busy"},
 		"cancelled in the next attempt": {first: failing, then: hang, context: cancelAfter(time.Hour + s), requests: 2, took: time.Hour + s, is: []error{context.Canceled, errWhy}, status: true, text: "context canceled: the pod is evicted, after an attempt that failed: status 503 Service Unavailable: busy"},
 		"deadline within the next wait": {first: failing, context: deadlineIn(time.Hour - 1), requests: 1, is: []error{context.DeadlineExceeded}, status: true, text: "context deadline exceeded before attempt 2 could be made: status 503 Service Unavailable: busy"},
@@ -578,8 +584,11 @@ func (b slowBody) Close() error {
 	return nil
 }
 
-func TestTheRestOfAnAnswerGetsATenthOfASecond(t *testing.T) {
-	for code, want := range map[int]outcome{202: delivered, 429: duplicate, 404: rejected} {
+func TestASlowAnswerIsWaitedForOnlyIfItSaysWhatIsWrong(t *testing.T) {
+	for code, want := range map[int]struct {
+		outcome outcome
+		took    time.Duration
+	}{202: {delivered, 100 * time.Millisecond}, 429: {duplicate, 100 * time.Millisecond}, 404: {rejected, 5 * s}, 503: {retry, 5 * s}} {
 		synctest.Test(t, func(t *testing.T) {
 			var closed atomic.Int64
 			r := mustNew(t, Config{Webhook: "http://receiver.test", Transport: roundTrip(func(req *http.Request) (*http.Response, error) {
@@ -589,11 +598,11 @@ func TestTheRestOfAnAnswerGetsATenthOfASecond(t *testing.T) {
 			})})
 			start := time.Now()
 			got, err := r.webhook.postOnce(t.Context(), nil)
-			if took := time.Since(start); got != want || took != 100*time.Millisecond || closed.Load() != 1 {
-				t.Errorf("%d: outcome %d in %v, body closed %d times, want %d in 100ms, once", code, got, took, closed.Load(), want)
+			if took := time.Since(start); got != want.outcome || took != want.took || closed.Load() != 1 {
+				t.Errorf("%d: outcome %d in %v, body closed %d times, want %d in %v, once", code, got, took, closed.Load(), want.outcome, want.took)
 			}
-			if status := (*StatusError)(nil); errors.As(err, &status) && status.Snippet != "xxx" {
-				t.Errorf("%d: snippet = %q, want the three bytes that came", code, status.Snippet)
+			if status := (*StatusError)(nil); errors.As(err, &status) && status.Snippet != strings.Repeat("x", 166) {
+				t.Errorf("%d: snippet = %q, want the 166 bytes that came", code, status.Snippet)
 			}
 		})
 	}
@@ -664,7 +673,7 @@ func TestSnippetIsShortPrintableAndOnOneLine(t *testing.T) {
 		"secret beyond the cut":       {strings.Repeat("y", 505) + "TOKENTOKEN", strings.Repeat("y", 505) + "[redact"},
 	}
 	for name, test := range tests {
-		if got := r.webhook.snippet([]byte(test.body)); got != test.want {
+		if got := r.webhook.snippet(test.body); got != test.want {
 			t.Errorf("%s: snippet(%q) = %q, want %q", name, test.body, got, test.want)
 		}
 	}
@@ -937,12 +946,17 @@ func rawReceiver(t testing.TB, serve func(net.Conn)) string {
 		t.Fatal(err)
 	}
 	var running sync.WaitGroup
+	var mu sync.Mutex
+	var conns []net.Conn
 	running.Go(func() {
 		for {
 			conn, err := listener.Accept()
 			if err != nil {
 				return
 			}
+			mu.Lock()
+			conns = append(conns, conn)
+			mu.Unlock()
 			running.Go(func() {
 				defer conn.Close()
 				serve(conn)
@@ -951,6 +965,11 @@ func rawReceiver(t testing.TB, serve func(net.Conn)) string {
 	})
 	t.Cleanup(func() {
 		listener.Close()
+		mu.Lock()
+		for _, conn := range conns { // those that the sender still keeps
+			conn.Close()
+		}
+		mu.Unlock()
 		running.Wait()
 	})
 	return "http://" + listener.Addr().String()
@@ -1018,7 +1037,7 @@ func TestADeadConnectionIsReplaced(t *testing.T) {
 			if secure {
 				through = strings.Replace(through, "http:", "https:", 1)
 			}
-			r := mustNew(t, Config{Webhook: through, TLS: rec.trust(), Timeout: 1500 * time.Millisecond, Backoff: Backoff{Min: 600 * time.Millisecond, Max: 600 * time.Millisecond}})
+			r := mustNew(t, Config{Webhook: through, TLS: rec.trust(), Timeout: 400 * time.Millisecond, Backoff: Backoff{Min: 100 * time.Millisecond, Max: 100 * time.Millisecond}})
 			defer r.webhook.closeIdle()
 			if err := r.Post(t.Context(), testEvent("a")); err != nil {
 				t.Fatalf("Post() = %v, want nil", err)
@@ -1201,6 +1220,39 @@ func TestRequestsOfACallersTransportShareNoHeader(t *testing.T) {
 	senders.Wait()
 }
 
+// So does one that returns an answer beside its error, or that keeps to what it was cancelled with.
+func TestTransportsThatBreakTheContract(t *testing.T) {
+	var closed bool
+	r := mustNew(t, Config{Webhook: "http://receiver.test/?a=1", MaxAttempts: 1, Transport: roundTrip(func(req *http.Request) (*http.Response, error) {
+		if req.URL.RawQuery != "a=1" {
+			t.Errorf("query = %q, want that of the webhook", req.URL.RawQuery)
+		}
+		req.URL.RawQuery += "&token=t"
+		return &http.Response{StatusCode: 202, Body: noReadBody{t, &closed}}, errReset
+	})})
+	for range 2 {
+		if closed = false; !errors.Is(r.Post(t.Context(), testEvent("a")), errReset) || !closed {
+			t.Errorf("body closed: %t, want true, and the transport's error", closed)
+		}
+	}
+	bare := mustNew(t, Config{Webhook: "http://receiver.test", Transport: roundTrip(func(req *http.Request) (*http.Response, error) { return &http.Response{}, errReset }), MaxAttempts: 1})
+	if err := bare.Post(t.Context(), testEvent("a")); !errors.Is(err, errReset) {
+		t.Errorf("Post() = %v, want the transport's error", err)
+	}
+}
+
+// A receiver and a proxy may put what they like into the error of a transport.
+func TestATransportsErrorIsShortAndOnOneLine(t *testing.T) {
+	address := rawReceiver(t, func(conn net.Conn) {
+		http.ReadRequest(bufio.NewReader(conn))
+		io.WriteString(conn, "HTTP/1.1 9\x1b99"+strings.Repeat("x", 60_000)+"\r\n\r\n")
+	})
+	r := mustNew(t, Config{Webhook: address, MaxAttempts: 1})
+	if got := text(r.Post(t.Context(), testEvent("a"))); len(got) > 700 || strings.ContainsAny(got, "\x1b\n") || !strings.Contains(got, "malformed HTTP") {
+		t.Errorf("Post() = %q, want one short line", got)
+	}
+}
+
 // onlyRoundTrip has other methods that a transport may have, which are not the recorder's to call.
 type onlyRoundTrip struct {
 	roundTrip
@@ -1245,8 +1297,8 @@ func TestOwnTransport(t *testing.T) {
 		t.Errorf("transport = %+v, want %+v", got, want)
 	}
 	short := newTransport(nil, time.Millisecond)
-	if got := [2]time.Duration{short.HTTP2.SendPingTimeout, short.HTTP2.PingTimeout}; got != [2]time.Duration{s, s} {
-		t.Errorf("pings for a timeout of 1ms after %v, want 1s each", got)
+	if got := [2]time.Duration{short.HTTP2.SendPingTimeout, short.HTTP2.PingTimeout}; got != [2]time.Duration{s / 10, s / 10} {
+		t.Errorf("pings for a timeout of 1ms after %v, want 100ms each", got)
 	}
 }
 

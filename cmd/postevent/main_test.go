@@ -450,7 +450,7 @@ func TestBadInput(t *testing.T) {
 		"header: no name":            {[]string{"-header", ": SECRET"}, "", `-header needs "Name: value"` + seeHelp},
 		"header: colon in the value": {[]string{"-header", "Authorization SECRET:x"}, "", `-header needs "Name: value"` + seeHelp},
 		"header: name not ASCII":     {[]string{"-header", "sécret: SECRET"}, "", `-header needs "Name: value"` + seeHelp},
-		"header: two lines":          {[]string{"-header", "X: a\r\nY: SECRET"}, "", "Header is malformed: net/http: invalid header field value for \"X\"\n"},
+		"header: two lines":          {[]string{"-header", "X: a\r\nY: SECRET"}, "", "Header has a malformed name, or a value with a line break or control character\n"},
 		"header: Host":               {[]string{"-header", "Host: SECRET"}, "", "Header may not set Host\n"},
 
 		"attempts: none":       {[]string{"-attempts=0"}, "", "-attempts needs a whole number above zero" + seeHelp},
