@@ -225,7 +225,7 @@ func TestAllocationCeilings(t *testing.T) {
 		call    func()
 		ceiling float64
 	}{
-		{"Post", func() { r.Post(t.Context(), event) }, 22}, // 19 without -race
+		{"Post", func() { r.Post(t.Context(), event) }, 23}, // 20 without -race
 		{"Record", func() { r.Record(event); r.drain() }, 2},
 		{"AnnotatedEventf", func() {
 			events.AnnotatedEventf(app, nil, event.Metadata, "Normal", event.Reason, "", "finished in %s", "1.2s")
