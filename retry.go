@@ -186,20 +186,19 @@ func same(err, target error) bool {
 // request makes the request of one attempt, with a reader of its own: a transport may go on reading
 // after it has answered. What requests share, nobody ever changes.
 func (w *webhook) request(ctx context.Context, body []byte) *http.Request {
-	reader := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
-	req := &http.Request{
-		Method:        http.MethodPost,
-		URL:           w.url,
-		Host:          w.url.Host,
-		Header:        w.header,
-		ContentLength: int64(len(body)),
-		GetBody:       reader,
-	}
-	req.Body, _ = reader()
+	req := new(http.Request).WithContext(ctx)
+	req.Method = http.MethodPost
+	req.URL = w.url
+	req.Host = w.url.Host
+	req.Header = w.header
+	req.ContentLength = int64(len(body))
+	// Not a type of our own: net/http sends what it knows to be in memory in one write with the header.
+	req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
+	req.Body, _ = req.GetBody()
 	if w.config.Transport != nil {
 		return req.Clone(ctx) // Many a wrapper changes the request that it is given.
 	}
-	return req.WithContext(ctx)
+	return req
 }
 
 // finish reads the start of an answer within the attempt's timeout, closes it on every path, and

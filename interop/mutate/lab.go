@@ -1,0 +1,228 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	// slowTest is what sends a test into the second round, which few mutants live to see.
+	slowTest = 100 * time.Millisecond
+
+	// quickRound and slowRound bound the rounds: a mutant that hangs costs the whole of one. With the
+	// original the first takes about a second, and the others several.
+	quickRound = 20 * time.Second
+	slowRound  = 60 * time.Second
+
+	// memory is how many KiB a round may use. With the original it needs a tenth of that.
+	memory = 2 << 20
+)
+
+// A lab compiles and tests variants of the package in a directory, as it was when the lab was made.
+type lab struct {
+	dir      string            // for all that is written
+	root     string            // of the package
+	snapshot map[string]string // each Go file of the package, and the copy that is read in its place
+	slow     string            // the tests that the first round leaves out, as a regular expression
+}
+
+type verdict int
+
+const (
+	survived verdict = iota
+	killed
+	uncompiled
+)
+
+// A result is what became of a mutant.
+type result struct {
+	verdict verdict
+	killer  string // a test, or the last that is known
+}
+
+func (r result) String() string {
+	return [...]string{survived: "survived", killed: "killed by " + r.killer, uncompiled: "does not compile"}[r.verdict]
+}
+
+// newLab makes a lab for the package in root, which keeps its files in dir.
+func newLab(dir, root string) (*lab, error) {
+	root, err := filepath.Abs(root)
+	if err != nil {
+		return nil, err
+	}
+	l := &lab{dir: dir, root: root, snapshot: map[string]string{}}
+	files, err := filepath.Glob(filepath.Join(root, "*.go"))
+	if err != nil {
+		return nil, err
+	}
+	for _, file := range files {
+		source, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		l.snapshot[file] = filepath.Join(dir, filepath.Base(file))
+		if err := os.WriteFile(l.snapshot[file], source, 0o600); err != nil {
+			return nil, err
+		}
+	}
+	return l, nil
+}
+
+// mutants returns all mutants of the package's product code.
+func (l *lab) mutants() ([]mutant, error) {
+	var all []mutant
+	for _, file := range slices.Sorted(maps.Keys(l.snapshot)) {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		source, err := os.ReadFile(l.snapshot[file])
+		if err != nil {
+			return nil, err
+		}
+		mutants, err := mutate(filepath.Base(file), source)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, mutants...)
+	}
+	return all, nil
+}
+
+// tryOriginal makes sure that the tests pass without a mutation, and learns which of them are slow.
+func (l *lab) tryOriginal(ctx context.Context) error {
+	binary, err := l.compile(ctx, "original", l.snapshot)
+	if err != nil {
+		return err
+	}
+	output, err := l.test(ctx, binary, "-test.v", "-test.timeout="+slowRound.String())
+	if err != nil {
+		return fmt.Errorf("the original fails: %w\n%s", err, output)
+	}
+	var slow []string
+	for _, match := range regexp.MustCompile(`(?m)^ *--- PASS: (\w+)\S* \((.+)s\)$`).FindAllStringSubmatch(output, -1) {
+		if seconds, _ := strconv.ParseFloat(match[2], 64); seconds >= slowTest.Seconds() {
+			slow = append(slow, match[1])
+		}
+	}
+	slices.Sort(slow)
+	slow = slices.Compact(slow)
+	l.slow = "^(" + strings.Join(slow, "|") + ")$"
+	return nil
+}
+
+// tryAll tries the mutants, as many at once as there are jobs, and calls report with each result as
+// it comes.
+func (l *lab) tryAll(ctx context.Context, mutants []mutant, jobs int, report func(mutant, result)) error {
+	queue := make(chan mutant)
+	errs := make([]error, jobs)
+	var workers sync.WaitGroup
+	var reporting sync.Mutex
+	for job := range jobs {
+		workers.Go(func() {
+			for m := range queue {
+				if errs[job] != nil {
+					continue // nothing is tried any more, but the queue is emptied
+				}
+				var r result
+				if r, errs[job] = l.try(ctx, strconv.Itoa(job), m); errs[job] == nil {
+					reporting.Lock()
+					report(m, r)
+					reporting.Unlock()
+				}
+			}
+		})
+	}
+	for _, m := range mutants {
+		queue <- m
+	}
+	close(queue)
+	workers.Wait()
+	return errors.Join(errs...)
+}
+
+// try compiles a mutant and runs the tests against it, in three rounds: the quick tests, the slow
+// ones, and all of them at full length. No two calls at once may have the same job.
+func (l *lab) try(ctx context.Context, job string, m mutant) (result, error) {
+	source := filepath.Join(l.dir, "job"+job+".go")
+	if err := os.WriteFile(source, m.source, 0o600); err != nil {
+		return result{}, err
+	}
+	files := maps.Clone(l.snapshot)
+	files[filepath.Join(l.root, m.file)] = source
+	binary, err := l.compile(ctx, "job"+job, files)
+	if err != nil {
+		return result{verdict: uncompiled}, ctx.Err()
+	}
+	for _, round := range []struct {
+		args []string
+		runs int // that must fail. The slow tests are those on real sockets and in real time.
+	}{
+		{[]string{"-test.short", "-test.skip=" + l.slow, "-test.timeout=" + quickRound.String()}, 1},
+		{[]string{"-test.short", "-test.run=" + l.slow, "-test.timeout=" + slowRound.String()}, 2},
+		{[]string{"-test.timeout=" + slowRound.String()}, 2},
+	} {
+		failed := 0
+		var output string
+		for failed < round.runs {
+			if output, err = l.test(ctx, binary, append(round.args, "-test.failfast")...); err == nil {
+				break
+			}
+			failed++
+		}
+		if failed == round.runs {
+			return result{killed, killer(output)}, ctx.Err()
+		}
+	}
+	return result{verdict: survived}, nil
+}
+
+// compile makes a test binary of the package with other files in the place of its own.
+func (l *lab) compile(ctx context.Context, name string, files map[string]string) (binary string, err error) {
+	overlay, err := json.Marshal(map[string]any{"Replace": files})
+	if err != nil {
+		return "", err
+	}
+	overlayFile := filepath.Join(l.dir, name+".json")
+	if err := os.WriteFile(overlayFile, overlay, 0o600); err != nil {
+		return "", err
+	}
+	binary = filepath.Join(l.dir, name+".test")
+	cmd := exec.CommandContext(ctx, "nice", "-n", "10", "go", "test", "-c", "-vet=off", "-gcflags=-l", "-ldflags=-s -w", "-overlay", overlayFile, "-o", binary, ".")
+	cmd.Dir = l.root
+	if output, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w\n%s", err, output)
+	}
+	return binary, nil
+}
+
+// test runs a test binary, with less priority than other work has and no more memory than it needs:
+// a mutant may allocate without end.
+func (l *lab) test(ctx context.Context, binary string, args ...string) (output string, err error) {
+	script := fmt.Sprintf(`ulimit -d %d && exec nice -n 10 "$@"`, memory)
+	cmd := exec.CommandContext(ctx, "sh", slices.Concat([]string{"-c", script, "sh", binary}, args)...)
+	cmd.Dir = l.root
+	all, err := cmd.CombinedOutput()
+	return string(all), err
+}
+
+// killer finds what killed a mutant in the output of the tests.
+func killer(output string) string {
+	for _, pattern := range []string{`(?m)^--- FAIL: (\w+)`, `(?m)^(panic: .*|fatal error: .*)`} {
+		if match := regexp.MustCompile(pattern).FindStringSubmatch(output); match != nil {
+			return match[1]
+		}
+	}
+	return "the run as a whole"
+}
