@@ -265,6 +265,14 @@ func TestNewNamesTheFieldThatIsWrong(t *testing.T) {
 	}
 }
 
+func TestNewTakesTheLimitsThemselves(t *testing.T) {
+	for _, config := range []Config{{QueueSize: 1 << 24}, {QueueSize: 1}, {Workers: 1}, {MaxAttempts: 1}, {Timeout: 1}, {DrainTimeout: 1}, {Backoff: Backoff{Min: 1, Max: 1, Jitter: 1}}} {
+		if _, err := New(config); err != nil {
+			t.Errorf("New(%+v) = %v, want no error", config, err)
+		}
+	}
+}
+
 func TestNewTakesEveryUsableWebhook(t *testing.T) {
 	for _, webhook := range []string{
 		"http://h", "https://h", "HTTP://h", "http://h:1", "http://h:65535", "http://h:", "http://[::1]:80/x", "http://[fe80::1%25eth0]/",
@@ -368,6 +376,9 @@ func TestEventsAreCheckedAndCompleted(t *testing.T) {
 					}
 					return
 				}
+				if cause := (*json.MarshalerError)(nil); errors.As(err, &cause) != strings.Contains(test.err, "encode") {
+					t.Errorf("Post() = %v, want the encoder's error in it if it is that", err)
+				}
 				if !strings.HasPrefix(text(err), test.err) || len(*bodies) != 0 || r.Stats() != (Stats{Rejected: 1}) {
 					t.Errorf("Post() = %v, posted %q, %+v, want %s and nothing posted", err, *bodies, r.Stats(), test.err)
 				}
@@ -392,6 +403,29 @@ func TestTraceEventsAreNotPosted(t *testing.T) {
 	e := Event{Severity: SeverityTrace}
 	if err1, err2 := r.Post(t.Context(), e), r.Record(e); err1 != nil || err2 != nil || len(*bodies) != 0 || r.Stats() != (Stats{}) {
 		t.Errorf("Post() = %v, Record() = %v, %d posted, %+v, want nothing", err1, err2, len(*bodies), r.Stats())
+	}
+}
+
+func TestRecordShortensTooAndEachEndByItsOwnCharacters(t *testing.T) {
+	transport, bodies := capture(t)
+	r := mustNew(t, Config{Webhook: "http://receiver.test", Transport: transport, Workers: 1})
+	narrow, wide := strings.Repeat("x", 30_000), strings.Repeat("\u6f22", 30_000)
+	want := []string{
+		narrow[:19_470] + " ... [21060 characters left out] ... " + wide[:3*19_470],
+		wide[:3*19_470] + " ... [21060 characters left out] ... " + narrow[:19_470],
+	}
+	for _, message := range []string{narrow + wide, wide + narrow} {
+		e := testEvent("a")
+		e.Message = message
+		if err := r.Record(e); err != nil {
+			t.Fatalf("Record() = %v, want nil", err)
+		}
+	}
+	start(t, r)()
+	for i, want := range want {
+		if len(*bodies) != 2 || !strings.Contains((*bodies)[i], `"`+want+`"`) {
+			t.Errorf("posted %d events, want %.40s... in the one at %d", len(*bodies), want, i)
+		}
 	}
 }
 
@@ -425,7 +459,7 @@ func TestAnOverlongMessageLosesItsMiddle(t *testing.T) {
 			missing, _ := strconv.Atoi(got.Message[marker[2]:marker[3]])
 			head, tail := got.Message[:marker[0]], got.Message[marker[1]:]
 			kept := utf8.RuneCountInString(head) + utf8.RuneCountInString(tail)
-			if n := utf8.RuneCountInString(got.Message); n > 39_000 || n < 38_900 || kept+missing != length {
+			if n := utf8.RuneCountInString(got.Message); n > 39_000 || kept != 2*19_470 || kept+missing != length {
 				t.Errorf("%s, %d characters: %d with the marker, %d kept and %d missing", name, length, n, kept, missing)
 			}
 			if !strings.HasPrefix(head, "start") || !strings.HasSuffix(tail, "end") || !utf8.ValidString(got.Message) {
@@ -786,14 +820,62 @@ func TestStopDrainsWhatItCan(t *testing.T) {
 				if took := time.Since(begin); text(err) != test.err || took != test.took {
 					t.Errorf("Start() = %q after %v, want %q after %v", text(err), took, test.err, test.took)
 				}
-				if got := r.Stats(); got != test.want {
-					t.Errorf("Stats() = %+v, want %+v", got, test.want)
+				if got, again := r.Stats(), r.Stats(); got != test.want || again != got {
+					t.Errorf("Stats() = %+v, then %+v, want %+v", got, again, test.want)
+				}
+				if errors.Is(err, errDrained) != (test.err != "") {
+					t.Errorf("errors.Is(%v, errDrained) = %t", err, test.err == "")
 				}
 				if got, want := strings.Count(log.String(), `level=ERROR msg="event lost" object.kind=App`), int(test.want.Failed+test.want.Dropped); got != want || strings.Count(log.String(), "\n") != want {
 					t.Errorf("%d losses logged, want %d and nothing else:\n%.500s", got, want, log.String())
 				}
 			})
 		})
+	}
+}
+
+func TestStopTellsOfASingleLoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := mustNew(t, Config{Webhook: "http://receiver.test", Transport: &script{t: t, outcomes: []string{"timeout"}}, Timeout: time.Hour})
+		r.Record(testEvent("a"))
+		if err := start(t, r)(); !strings.HasPrefix(text(err), "recorder: 1 events lost at stop: 0 left in the queue, 1 cut off under way: ") {
+			t.Errorf("Start() = %v, want an error about one event", err)
+		}
+	})
+}
+
+// Were two workers to take from the queue at once, the one that took the second event of an object
+// might claim the object first.
+func TestWorkersDoNotOvertakeEachOther(t *testing.T) {
+	last := -1
+	r := mustNew(t, Config{Webhook: "http://receiver.test", Workers: 16, QueueSize: 40_000, Transport: roundTrip(func(req *http.Request) (*http.Response, error) {
+		if n, _ := strconv.Atoi(messageOf(t, req)); n != last+1 {
+			t.Errorf("event %d came after event %d", n, last)
+		}
+		last++
+		return answer(202, ""), nil
+	})})
+	for n := range 30_000 {
+		e := testEvent("a")
+		e.Message = strconv.Itoa(n)
+		if err := r.Record(e); err != nil {
+			t.Fatalf("Record() = %v, want nil", err)
+		}
+	}
+	if err := start(t, r)(); err != nil || last != 29_999 {
+		t.Errorf("Start() = %v after event %d, want nil after event 29999", err, last)
+	}
+}
+
+func TestADeliveredEventIsNotKept(t *testing.T) {
+	r := mustNew(t, Config{Webhook: "http://receiver.test"})
+	e := testEvent("a")
+	for range 3 {
+		r.claim(e)
+	}
+	parked := r.parked[e.object()]
+	if _, ok := r.next(e.object()); !ok || len(parked) != 2 || parked[0].Message != "" || parked[1].Message == "" {
+		t.Errorf("parked = %+v after the first was taken, want it gone", parked)
 	}
 }
 
@@ -816,8 +898,11 @@ func TestAStoppedRecorderRefuses(t *testing.T) {
 	if got, want := r.Stats(), (Stats{Dropped: 5, Delivered: 1}); got != want {
 		t.Errorf("Stats() = %+v, want %+v", got, want)
 	}
-	if got := strings.Count(log.String(), `level=WARN msg="event refused" object.kind=App object.namespace=prod object.name=a reason=Tested error="recorder: stopped" refusals=`); got != 3 {
-		t.Errorf("%d refusals logged, want the 1st, 2nd and 4th:\n%s", got, log.String())
+	for n, want := range map[int]int{1: 1, 2: 1, 3: 0, 4: 1, 5: 0} {
+		line := fmt.Sprintf(`level=WARN msg="event refused" object.kind=App object.namespace=prod object.name=a reason=Tested error="recorder: stopped" refusals=%d`+"\n", n)
+		if got := strings.Count(log.String(), line); got != want {
+			t.Errorf("refusal %d is logged %d times, want %d:\n%s", n, got, want, log.String())
+		}
 	}
 }
 

@@ -378,6 +378,7 @@ func TestDelayDoublesFromMinToMax(t *testing.T) {
 		{Backoff{Min: s, Max: 30 * s}, 0, s},
 		{Backoff{Min: s, Max: 30 * s}, math.MinInt, s},
 		{Backoff{Min: s, Max: s}, 7, s},
+		{Backoff{Min: 1, Max: math.MaxInt64}, 1, 1},
 		{Backoff{Min: 1, Max: math.MaxInt64}, 63, 1 << 62},
 		{Backoff{Min: 1, Max: math.MaxInt64}, 64, math.MaxInt64},
 		{Backoff{Min: time.Hour, Max: math.MaxInt64}, 22, time.Hour << 21},
