@@ -238,7 +238,7 @@ func (c Config) validate() error {
 		{c.DrainTimeout < 0, "DrainTimeout is negative"},
 	} {
 		if rule.broken {
-			return errors.New(rule.text)
+			return errors.New("recorder: Config." + rule.text)
 		}
 	}
 	return nil
@@ -263,7 +263,6 @@ type Stats struct {
 type Recorder struct {
 	webhook *webhook // nil: every call is a no-op
 	config  Config   // with its defaults
-	log     *slog.Logger
 
 	delivered, duplicates, rejected, failed, dropped atomic.Uint64
 	refusals                                         atomic.Uint64 // those of dropped that Record refused
@@ -295,7 +294,7 @@ func (o object) LogValue() slog.Value {
 func New(config Config) (*Recorder, error) {
 	c := config.withDefaults()
 	if err := c.validate(); err != nil {
-		return nil, fmt.Errorf("recorder: Config.%w", err)
+		return nil, err
 	}
 	r := &Recorder{
 		config: c,
@@ -308,7 +307,7 @@ func New(config Config) (*Recorder, error) {
 	}
 	var err error
 	if r.webhook, err = newWebhook(c); err != nil {
-		return nil, fmt.Errorf("recorder: Config.%w", err)
+		return nil, err
 	}
 	r.config.Webhook, r.config.Header, r.config.Transport = "", nil, nil // so that a printed Recorder shows no secret
 	r.queue = make(chan Event, c.QueueSize)

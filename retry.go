@@ -275,14 +275,14 @@ func newWebhook(c Config) (*webhook, error) {
 	u, err := url.Parse(c.Webhook)
 	switch {
 	case err != nil || strings.TrimSpace(c.Webhook) != c.Webhook:
-		return nil, errors.New("Webhook is not a URL")
+		return nil, errors.New("recorder: Config.Webhook is not a URL")
 	case u.Scheme != "http" && u.Scheme != "https":
-		return nil, errors.New("Webhook is not an http or https URL")
+		return nil, errors.New("recorder: Config.Webhook is not an http or https URL")
 	case u.Hostname() == "":
-		return nil, errors.New("Webhook has no host")
+		return nil, errors.New("recorder: Config.Webhook has no host")
 	}
 	if port, err := strconv.ParseUint(cmp.Or(u.Port(), "80"), 10, 16); err != nil || port == 0 {
-		return nil, errors.New("Webhook has a port that is not within 1 to 65535")
+		return nil, errors.New("recorder: Config.Webhook has a port that is not within 1 to 65535")
 	}
 	w := &webhook{config: c, url: u, target: u.Scheme + "://" + u.Host, header: make(http.Header)}
 	for name, values := range c.Header {
@@ -317,7 +317,7 @@ func newWebhook(c Config) (*webhook, error) {
 func (w *webhook) check() error {
 	for _, name := range []string{"Host", "Content-Length", "Transfer-Encoding", "Trailer", "Connection", "Upgrade"} {
 		if w.header.Values(name) != nil {
-			return fmt.Errorf("Header may not set %s", name)
+			return fmt.Errorf("recorder: Config.Header may not set %s", name)
 		}
 	}
 	// A transport checks the header before it looks at the context, so with one that is over it goes
@@ -325,7 +325,7 @@ func (w *webhook) check() error {
 	over, cancel := context.WithCancel(context.Background())
 	cancel()
 	if _, err := new(http.Transport).RoundTrip(w.request(over, nil)); !errors.Is(err, context.Canceled) {
-		return errors.New("Header has a malformed name, or a value with a line break or control character")
+		return errors.New("recorder: Config.Header has a malformed name, or a value with a line break or control character")
 	}
 	return nil
 }

@@ -35,7 +35,7 @@ import (
 // So the faults are played with one retry, and what the default of four costs is worked out by the
 // same table. To have it measured, in some six minutes:
 //
-//	go test -run Faults -v -retries 4 .
+//	go test . -run Faults -v -retries 4
 var faultRetries = flag.Int("retries", 1, "how often both recorders try again in TestFaults")
 
 const (
@@ -247,19 +247,19 @@ func TestFaults(t *testing.T) {
 	// Not by t.Parallel, which runs no more tests at once than there are cores: these only wait.
 	var running sync.WaitGroup
 	for i, f := range all {
-		for j, side := range []struct {
+		for j, who := range []struct {
 			name  string
 			build builder
 			want  fate
 		}{{"ours", ours, f.ours}, {"Flux", flux, f.flux}} {
 			running.Go(func() {
-				t.Run(f.name+"/"+side.name, func(t *testing.T) {
-					got, longest := f.play(t, side.build)
-					if got != side.want {
-						t.Errorf("fate = %+v, want %+v", got, side.want)
+				t.Run(f.name+"/"+who.name, func(t *testing.T) {
+					got, longest := f.play(t, who.build)
+					if got != who.want {
+						t.Errorf("fate = %+v, want %+v", got, who.want)
 					}
 					table[2*i+j] = fmt.Sprintf("| %s | %s | %d | %s | %d | %d | %d | %d | %v | %v | %d | %s | %s |\n",
-						f.name, side.name, got.delivered, got.mangled, got.panicked, got.logged, got.counted, got.silent,
+						f.name, who.name, got.delivered, got.mangled, got.panicked, got.logged, got.counted, got.silent,
 						got.held, longest, got.connections, got.logShows, got.hostSees)
 				})
 			})
