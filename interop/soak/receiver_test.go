@@ -35,6 +35,12 @@ const (
 	moods
 )
 
+// What a receiver answers when it is failing, and when it is refusing.
+var (
+	failures = []int{408, 500, 502, 503, 504, 599}
+	refusals = []int{301, 307, 400, 401, 403, 404, 413, 501}
+)
+
 // longestMood is long enough for an event to use up its attempts.
 const longestMood = 4 * attemptTimeout
 
@@ -204,9 +210,9 @@ func (r *receiver) note(p *presence, req *http.Request, e recorder.Event) (arriv
 		takes = a.half
 	case failing:
 		takes = a.half
-		a.code = oneOf(r.chance, 408, 500, 502, 503, 504, 599)
+		a.code = oneOf(r.chance, failures...)
 	case refusing:
-		a.code = oneOf(r.chance, 301, 307, 400, 401, 403, 404, 413, 501)
+		a.code = oneOf(r.chance, refusals...)
 	}
 	if takes {
 		about.taken[number] = true
