@@ -128,7 +128,7 @@ func TestReconcilerIsNotHeldUpByADeadReceiver(t *testing.T) {
 	checkStats(t, rec, recorder.Stats{Queued: objects - 4})
 
 	receiver.revive()
-	stop()
+	stop() // which would tell of an error, were the manager's grace period over
 	checkStats(t, rec, recorder.Stats{Delivered: objects})
 	if got := len(n.statuses()); got != objects {
 		t.Errorf("requests = %d, want %d", got, objects)

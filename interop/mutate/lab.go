@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,21 +20,21 @@ const (
 	// slowTest is what sends a test into the second round, which few mutants live to see.
 	slowTest = 100 * time.Millisecond
 
-	// quickRound and slowRound bound the rounds: a mutant that hangs costs the whole of one. With the
-	// original the first takes about a second, and the others several.
-	quickRound = 20 * time.Second
+	// quickRound and slowRound bound the rounds: a mutant that hangs costs the whole of one, twice.
+	// With the original the first takes about a second, and the others several.
+	quickRound = 10 * time.Second
 	slowRound  = 60 * time.Second
 
 	// memory is how many KiB a round may use. With the original it needs a tenth of that.
 	memory = 2 << 20
 )
 
-// A lab compiles and tests variants of the package in a directory, as it was when the lab was made.
+// A lab compiles and tests variants of a package. It works on a copy, so that a run is not disturbed
+// by work on the package, nor the other way round.
 type lab struct {
-	dir      string            // for all that is written
-	root     string            // of the package
-	snapshot map[string]string // each Go file of the package, and the copy that is read in its place
-	slow     string            // the tests that the first round leaves out, as a regular expression
+	dir  string // for all that is written
+	copy string // of the package's directory
+	slow string // the tests that the first round leaves out, as a regular expression
 }
 
 type verdict int
@@ -56,38 +55,55 @@ func (r result) String() string {
 	return [...]string{survived: "survived", killed: "killed by " + r.killer, uncompiled: "does not compile"}[r.verdict]
 }
 
-// newLab makes a lab for the package in root, which keeps its files in dir.
+// newLab makes a lab for the package in root, which keeps its files in dir. The files of the package
+// are copied; its subdirectories, which some of its tests look into, are not.
 func newLab(dir, root string) (*lab, error) {
 	root, err := filepath.Abs(root)
 	if err != nil {
 		return nil, err
 	}
-	l := &lab{dir: dir, root: root, snapshot: map[string]string{}}
-	files, err := filepath.Glob(filepath.Join(root, "*.go"))
+	entries, err := os.ReadDir(root)
 	if err != nil {
 		return nil, err
 	}
-	for _, file := range files {
-		source, err := os.ReadFile(file)
-		if err != nil {
-			return nil, err
+	l := &lab{dir: dir, copy: filepath.Join(dir, "copy")}
+	if err := os.Mkdir(l.copy, 0o700); err != nil {
+		return nil, err
+	}
+	for _, entry := range entries {
+		from, to := filepath.Join(root, entry.Name()), filepath.Join(l.copy, entry.Name())
+		if entry.IsDir() {
+			err = os.Symlink(from, to)
+		} else {
+			err = copyFile(from, to)
 		}
-		l.snapshot[file] = filepath.Join(dir, filepath.Base(file))
-		if err := os.WriteFile(l.snapshot[file], source, 0o600); err != nil {
+		if err != nil {
 			return nil, err
 		}
 	}
 	return l, nil
 }
 
+func copyFile(from, to string) error {
+	data, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, data, 0o600)
+}
+
 // mutants returns all mutants of the package's product code.
 func (l *lab) mutants() ([]mutant, error) {
+	files, err := filepath.Glob(filepath.Join(l.copy, "*.go"))
+	if err != nil {
+		return nil, err
+	}
 	var all []mutant
-	for _, file := range slices.Sorted(maps.Keys(l.snapshot)) {
+	for _, file := range files {
 		if strings.HasSuffix(file, "_test.go") {
 			continue
 		}
-		source, err := os.ReadFile(l.snapshot[file])
+		source, err := os.ReadFile(file)
 		if err != nil {
 			return nil, err
 		}
@@ -102,7 +118,7 @@ func (l *lab) mutants() ([]mutant, error) {
 
 // tryOriginal makes sure that the tests pass without a mutation, and learns which of them are slow.
 func (l *lab) tryOriginal(ctx context.Context) error {
-	binary, err := l.compile(ctx, "original", l.snapshot)
+	binary, err := l.compile(ctx, "original", nil)
 	if err != nil {
 		return err
 	}
@@ -153,44 +169,36 @@ func (l *lab) tryAll(ctx context.Context, mutants []mutant, jobs int, report fun
 }
 
 // try compiles a mutant and runs the tests against it, in three rounds: the quick tests, the slow
-// ones, and all of them at full length. No two calls at once may have the same job.
+// ones, and all of them at full length. It takes two failures of a round to kill: some tests work on
+// real sockets and in real time, and a busy machine may make one fail. No two calls at once may have
+// the same job.
 func (l *lab) try(ctx context.Context, job string, m mutant) (result, error) {
 	source := filepath.Join(l.dir, "job"+job+".go")
 	if err := os.WriteFile(source, m.source, 0o600); err != nil {
 		return result{}, err
 	}
-	files := maps.Clone(l.snapshot)
-	files[filepath.Join(l.root, m.file)] = source
-	binary, err := l.compile(ctx, "job"+job, files)
+	binary, err := l.compile(ctx, "job"+job, map[string]string{filepath.Join(l.copy, m.file): source})
 	if err != nil {
 		return result{verdict: uncompiled}, ctx.Err()
 	}
-	for _, round := range []struct {
-		args []string
-		runs int // that must fail. The slow tests are those on real sockets and in real time.
-	}{
-		{[]string{"-test.short", "-test.skip=" + l.slow, "-test.timeout=" + quickRound.String()}, 1},
-		{[]string{"-test.short", "-test.run=" + l.slow, "-test.timeout=" + slowRound.String()}, 2},
-		{[]string{"-test.timeout=" + slowRound.String()}, 2},
+	for _, round := range [][]string{
+		{"-test.failfast", "-test.short", "-test.skip=" + l.slow, "-test.timeout=" + quickRound.String()},
+		{"-test.failfast", "-test.short", "-test.run=" + l.slow, "-test.timeout=" + slowRound.String()},
+		{"-test.failfast", "-test.timeout=" + slowRound.String()},
 	} {
-		failed := 0
-		var output string
-		for failed < round.runs {
-			if output, err = l.test(ctx, binary, append(round.args, "-test.failfast")...); err == nil {
-				break
-			}
-			failed++
+		if _, err := l.test(ctx, binary, round...); err == nil {
+			continue
 		}
-		if failed == round.runs {
+		if output, err := l.test(ctx, binary, round...); err != nil {
 			return result{killed, killer(output)}, ctx.Err()
 		}
 	}
 	return result{verdict: survived}, nil
 }
 
-// compile makes a test binary of the package with other files in the place of its own.
-func (l *lab) compile(ctx context.Context, name string, files map[string]string) (binary string, err error) {
-	overlay, err := json.Marshal(map[string]any{"Replace": files})
+// compile makes a test binary of the package with other files in the place of some of its own.
+func (l *lab) compile(ctx context.Context, name string, replace map[string]string) (binary string, err error) {
+	overlay, err := json.Marshal(map[string]any{"Replace": replace})
 	if err != nil {
 		return "", err
 	}
@@ -200,7 +208,7 @@ func (l *lab) compile(ctx context.Context, name string, files map[string]string)
 	}
 	binary = filepath.Join(l.dir, name+".test")
 	cmd := exec.CommandContext(ctx, "nice", "-n", "10", "go", "test", "-c", "-vet=off", "-gcflags=-l", "-ldflags=-s -w", "-overlay", overlayFile, "-o", binary, ".")
-	cmd.Dir = l.root
+	cmd.Dir = l.copy
 	if output, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%w\n%s", err, output)
 	}
@@ -212,7 +220,7 @@ func (l *lab) compile(ctx context.Context, name string, files map[string]string)
 func (l *lab) test(ctx context.Context, binary string, args ...string) (output string, err error) {
 	script := fmt.Sprintf(`ulimit -d %d && exec nice -n 10 "$@"`, memory)
 	cmd := exec.CommandContext(ctx, "sh", slices.Concat([]string{"-c", script, "sh", binary}, args)...)
-	cmd.Dir = l.root
+	cmd.Dir = l.copy
 	all, err := cmd.CombinedOutput()
 	return string(all), err
 }

@@ -31,7 +31,7 @@ const (
 	patience       = 30 * time.Second
 	longestRound   = 5 * time.Second
 	lanes          = 4 // of recorders, one after the other
-	heapGrowth     = 1 << 20
+	heapGrowth     = 4 << 20
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -62,6 +62,7 @@ func TestSoak(t *testing.T) {
 		if now.descriptors > first.descriptors {
 			t.Errorf("descriptors after round %d = %d, want %d as after the first", s.rounds, now.descriptors, first.descriptors)
 		}
+		// net/http keeps a dead HTTP/2 connection for as long as an idle one, which is 90s.
 		if now.heap > first.heap+heapGrowth {
 			t.Errorf("heap after round %d = %d bytes, want at most %d more than the %d after the first", s.rounds, now.heap, heapGrowth, first.heap)
 		}
@@ -180,7 +181,7 @@ func (s *soak) live(round context.Context, r *receiver, chance *rand.Rand) {
 	hangUp()
 	err = <-ended
 	overrun := time.Since(stopped) - config.DrainTimeout
-	if overrun > time.Second {
+	if overrun > patience/6 {
 		s.t.Errorf("%s: Start returned %v after the time to drain was over, want at once", b.name, overrun)
 	}
 	callers.Wait()
