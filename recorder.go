@@ -227,7 +227,7 @@ func (c Config) validate() error {
 		text   string
 	}{
 		{c.TLS != nil && c.Transport != nil, "TLS is for the transport that Transport replaces: set one of them"},
-		{c.Transport != nil && absent(c.Transport), "Transport is a nil pointer"},
+		{isNil(c.Transport), "Transport is a nil pointer"},
 		{c.Timeout < 0, "Timeout is negative"},
 		{c.MaxAttempts < 0, "MaxAttempts is negative"},
 		{c.Backoff.Max < max(c.Backoff.Min, 0), "Backoff.Max is negative or below Backoff.Min"},
@@ -692,6 +692,12 @@ func (a *EventRecorder[T]) refer(object T) (ObjectReference, error) {
 		return ObjectReference{}, errors.New("it is nil")
 	}
 	return a.reference(object)
+}
+
+// isNil reports whether value is a nil pointer.
+func isNil(value any) bool {
+	v := reflect.ValueOf(value)
+	return v.Kind() == reflect.Pointer && v.IsNil()
 }
 
 // absent reports whether object is nil, a nil pointer, or the zero value of what has no nil.

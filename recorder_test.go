@@ -265,8 +265,13 @@ func TestNewNamesTheFieldThatIsWrong(t *testing.T) {
 	}
 }
 
+// noFields is a transport that is its zero value, as many are.
+type noFields struct{}
+
+func (noFields) RoundTrip(*http.Request) (*http.Response, error) { return answer(202, ""), nil }
+
 func TestNewTakesTheLimitsThemselves(t *testing.T) {
-	for _, config := range []Config{{QueueSize: 1 << 24}, {QueueSize: 1}, {Workers: 1}, {MaxAttempts: 1}, {Timeout: 1}, {DrainTimeout: 1}, {Backoff: Backoff{Min: 1, Max: 1, Jitter: 1}}} {
+	for _, config := range []Config{{Transport: noFields{}}, {QueueSize: 1 << 24}, {QueueSize: 1}, {Workers: 1}, {MaxAttempts: 1}, {Timeout: 1}, {DrainTimeout: 1}, {Backoff: Backoff{Min: 1, Max: 1, Jitter: 1}}} {
 		if _, err := New(config); err != nil {
 			t.Errorf("New(%+v) = %v, want no error", config, err)
 		}
