@@ -153,7 +153,7 @@ func (w *webhook) postOnce(ctx context.Context, body []byte) (outcome, error) {
 		resp.Body.Close() // against the contract of a RoundTripper, and no reason to leak
 	}
 	switch {
-	case err != nil && same(err, ctx.Err()), err != nil && same(err, context.Cause(ctx)):
+	case same(err, ctx.Err()), same(err, context.Cause(ctx)):
 		return stopped, nil
 	case err != nil && ctx.Err() != nil:
 		return stopped, w.conceal(err)
@@ -180,7 +180,7 @@ func (w *webhook) postOnce(ctx context.Context, body []byte) (outcome, error) {
 
 // same reports whether err is target and says no more.
 func same(err, target error) bool {
-	return target != nil && errors.Is(err, target) && err.Error() == target.Error()
+	return err != nil && errors.Is(err, target) && err.Error() == target.Error()
 }
 
 // request makes the request of one attempt, with a reader of its own: a transport may go on reading
