@@ -543,6 +543,7 @@ func (r *Recorder) stop() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.stopped = true
+	r.refusals.Store(0) // so that the first event refused from now on gets its line
 	close(r.queue)
 }
 
@@ -661,7 +662,8 @@ func (a *EventRecorder[T]) AnnotatedEventf(regarding, related T, annotations map
 		note, args = "%s", []any{note} // next formats in any case, and must come to the same text
 	}
 	if a.next != nil {
-		a.next(regarding, related, annotations, eventtype, reason, action, note, args...)
+		// A copy, since client-go encodes the map later, when the caller may have changed it.
+		a.next(regarding, related, maps.Clone(annotations), eventtype, reason, action, note, args...)
 	}
 	if a.recorder.ignores(severity) {
 		return

@@ -887,7 +887,11 @@ func TestADeliveredEventIsNotKept(t *testing.T) {
 func TestAStoppedRecorderRefuses(t *testing.T) {
 	transport, _ := capture(t)
 	var log syncBuffer
-	r := mustNew(t, Config{Webhook: "http://receiver.test", Transport: transport, Logger: logTo(&log)})
+	r := mustNew(t, Config{Webhook: "http://receiver.test", Transport: transport, QueueSize: 1, Logger: logTo(&log)})
+	r.Record(testEvent("b"))
+	for range 3 { // refused already, which does not count after the stop
+		r.Record(testEvent("b"))
+	}
 	start(t, r)()
 	for range 5 {
 		if err := r.Record(testEvent("a")); err != ErrStopped {
@@ -900,7 +904,7 @@ func TestAStoppedRecorderRefuses(t *testing.T) {
 	if err := r.Post(t.Context(), testEvent("a")); err != nil {
 		t.Errorf("Post() = %v, want nil: it does not need Start", err)
 	}
-	if got, want := r.Stats(), (Stats{Dropped: 5, Delivered: 1}); got != want {
+	if got, want := r.Stats(), (Stats{Dropped: 8, Delivered: 2}); got != want {
 		t.Errorf("Stats() = %+v, want %+v", got, want)
 	}
 	for n, want := range map[int]int{1: 1, 2: 1, 3: 0, 4: 1, 5: 0} {
@@ -1303,6 +1307,18 @@ func TestEventRecorderMakesEvents(t *testing.T) {
 // cmpopts takes an empty map for none, as JSON does.
 func cmpopts() cmp.Option {
 	return cmp.FilterValues(func(a, b map[string]string) bool { return len(a)+len(b) == 0 }, cmp.Ignore())
+}
+
+func TestNextMayKeepTheAnnotations(t *testing.T) {
+	r := mustNew(t, Config{Webhook: "http://receiver.test"})
+	var kept map[string]string
+	events := NewEventRecorder(r, refer, func(_, _ any, annotations map[string]string, _, _, _, _ string, _ ...any) { kept = annotations })
+	annotations := map[string]string{"revision": "1"}
+	events.AnnotatedEventf("object", nil, annotations, "Normal", "Reason", "", "x")
+	annotations["revision"] = "2"
+	if kept["revision"] != "1" {
+		t.Errorf("next was given revision %s, want 1, as it was at the call", kept["revision"])
+	}
 }
 
 func TestAdaptersWithoutNext(t *testing.T) {
