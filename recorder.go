@@ -543,7 +543,6 @@ func (r *Recorder) stop() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.stopped = true
-	r.refusals.Store(0) // so that the first event refused from now on gets its line
 	close(r.queue)
 }
 
