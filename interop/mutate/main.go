@@ -1,19 +1,20 @@
 // Mutate tells what the recorder's tests do not see. It changes one thing at a time in the product
 // code (a condition negated, a statement left out, a bound moved by one, a string emptied), runs the
 // tests against each such mutant, and prints those that pass all of them. Run it from the root of the
-// repository:
+// repository; on two idle cores all of it takes about a quarter of an hour:
 //
-//	go run -C interop ./mutate                        # all mutants, see below for how long
+//	go run -C interop ./mutate                        # all mutants
 //	go run -C interop ./mutate -run Recorder.take     # those whose description matches
 //	go run -C interop ./mutate -list                  # only name them
 //
-// It fails if a mutant survives that equivalent.txt does not list, and if one listed there is killed
-// or no longer exists. A line of equivalent.txt is a mutant's description, " // " and the reason why
-// no test can tell it from the original.
+// It fails if a mutant survives that equivalent.txt does not list, and if one listed there is killed,
+// does not compile or no longer exists. A line of equivalent.txt is a mutant's description, " // " and
+// the reason why no test can tell it from the original.
 //
-// Mutants are compiled from overlays: nothing in the work tree is ever changed, and a run sees the
-// package as it was when the run began. A mutant that does not compile proves nothing and is counted
-// apart; one that makes the tests hang or use up the memory is killed.
+// Mutants are compiled from overlays over a copy of the package: nothing in the work tree is ever
+// changed. One that does not compile proves nothing and is counted apart; one that makes the tests hang
+// or use up the memory is killed. Comments, imports, types and the texts of errors and log messages are
+// not mutated.
 package main
 
 import (

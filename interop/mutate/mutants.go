@@ -32,8 +32,14 @@ func (m mutant) String() string {
 
 // diff shows the changed lines as a patch does.
 func (m mutant) diff() string {
-	sign := func(sign, text string) string { return sign + strings.ReplaceAll(text, "\n", "\n"+sign) + "\n" }
-	return sign("-", m.before) + sign("+", m.after)
+	var diff strings.Builder
+	for line := range strings.Lines(m.before) {
+		fmt.Fprintf(&diff, "-%s\n", strings.TrimRight(line, " \n"))
+	}
+	for line := range strings.Lines(m.after) {
+		fmt.Fprintf(&diff, "+%s\n", strings.TrimRight(line, " \n"))
+	}
+	return diff.String()
 }
 
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
