@@ -232,6 +232,11 @@ func TestAllocationCeilings(t *testing.T) {
 			events.AnnotatedEventf(app, nil, event.Metadata, "Normal", event.Reason, "", "finished in %s", "1.2s")
 			r.drain()
 		}, 6},
+		{"AnnotatedEventf of plain text", func() {
+			events.AnnotatedEventf(app, nil, event.Metadata, "Normal", event.Reason, "", "finished")
+			r.drain()
+		}, 2},
+		{"the end of an answer without a body", func() { r.webhook.finish(accepted) }, 0},
 		{"Delay", func() { r.config.Backoff.Delay(4) }, 0},
 	} {
 		if got := testing.AllocsPerRun(500, test.call); got > test.ceiling {

@@ -1305,6 +1305,34 @@ func cmpopts() cmp.Option {
 	return cmp.FilterValues(func(a, b map[string]string) bool { return len(a)+len(b) == 0 }, cmp.Ignore())
 }
 
+// A recordHandler is a slog.Handler that is given each record as it is.
+type recordHandler struct {
+	slog.Handler
+	handle func(slog.Record)
+}
+
+func (h recordHandler) Handle(_ context.Context, record slog.Record) error {
+	h.handle(record)
+	return nil
+}
+
+func TestTheLogHasTheCauseItself(t *testing.T) {
+	var causes []error
+	logger := slog.New(recordHandler{slog.NewTextHandler(io.Discard, nil), func(record slog.Record) {
+		record.Attrs(func(attr slog.Attr) bool {
+			if err, ok := attr.Value.Any().(error); ok {
+				causes = append(causes, err)
+			}
+			return true
+		})
+	}})
+	r := mustNew(t, Config{Webhook: "http://receiver.test", Logger: logger})
+	NewEventRecorder(r, refer, nil).Eventf(7, nil, "Normal", "Reason", "", "x")
+	if len(causes) != 1 || !errors.Is(causes[0], errNoReference) {
+		t.Errorf("logged the errors %v, want one that wraps %v", causes, errNoReference)
+	}
+}
+
 func TestNextMayKeepTheAnnotations(t *testing.T) {
 	r := mustNew(t, Config{Webhook: "http://receiver.test"})
 	var kept map[string]string

@@ -162,6 +162,7 @@ func TestPostFollowsTheOutcomeTable(t *testing.T) {
 		"501 is final":                           {script: "501", stats: Stats{Rejected: 1}, err: "status 501 Not Implemented"},
 		"425 is final":                           {script: "425 too early", stats: Stats{Rejected: 1}, err: "status 425 Too Early: too early"},
 		"101 is final":                           {script: "101", stats: Stats{Rejected: 1}, err: "status 101 Switching Protocols"},
+		"199 is final, and its body unread":      {script: "199 soon", stats: Stats{Rejected: 1}, err: "status 199"},
 		"302 is final, and its body unread":      {script: "302 moved to http://elsewhere.test/token", stats: Stats{Rejected: 1}, err: "status 302 Found"},
 		"300 is final, and its body unread":      {script: "300 see http://elsewhere.test/token", stats: Stats{Rejected: 1}, err: "status 300 Multiple Choices"},
 		"399 is final, and its body unread":      {script: "399 see http://elsewhere.test/token", stats: Stats{Rejected: 1}, err: "status 399"},
@@ -559,6 +560,18 @@ func TestPostIsOverWhenItsContextIs(t *testing.T) {
 	}
 }
 
+func TestTheContextOfARequestEndsWithTheAttempt(t *testing.T) {
+	var attempt context.Context
+	r := mustNew(t, Config{Webhook: "http://receiver.test", Transport: roundTrip(func(req *http.Request) (*http.Response, error) {
+		attempt = req.Context()
+		return answer(404, ""), nil
+	})})
+	r.Post(t.Context(), testEvent("a"))
+	if attempt.Err() == nil {
+		t.Error("the request's context is still on, want it over: it would be kept until the timeout")
+	}
+}
+
 func TestEachAttemptHasItsOwnTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		transport := &script{t: t, outcomes: []string{"timeout", "202"}}
@@ -645,12 +658,16 @@ func TestTheBodyAfter101IsClosedUnread(t *testing.T) {
 	}
 }
 
-func TestAnAnswerWithoutABodyIsTaken(t *testing.T) {
-	r := mustNew(t, Config{Webhook: "http://receiver.test", Transport: roundTrip(func(*http.Request) (*http.Response, error) {
-		return &http.Response{StatusCode: 202}, nil
-	})})
-	if err := r.Post(t.Context(), testEvent("a")); err != nil {
-		t.Errorf("Post() = %v, want nil", err)
+func TestAnAnswerMayHaveNoBody(t *testing.T) {
+	for _, body := range []io.ReadCloser{nil, http.NoBody} {
+		for code, want := range map[int]string{202: "", 404: "recorder: http://receiver.test: status 404 Not Found"} {
+			r := mustNew(t, Config{Webhook: "http://receiver.test", Transport: roundTrip(func(*http.Request) (*http.Response, error) {
+				return &http.Response{StatusCode: code, Body: body}, nil
+			})})
+			if err := r.Post(t.Context(), testEvent("a")); text(err) != want {
+				t.Errorf("Post() = %q, want %q", text(err), want)
+			}
+		}
 	}
 }
 
@@ -687,6 +704,20 @@ func TestSnippetIsShortPrintableAndOnOneLine(t *testing.T) {
 		if got := r.webhook.snippet(test.body); got != test.want {
 			t.Errorf("%s: snippet(%q) = %q, want %q", name, test.body, got, test.want)
 		}
+	}
+}
+
+func TestTheHostIsShownThoughItIsInThePathToo(t *testing.T) {
+	r := mustNew(t, Config{Webhook: "http://receiver.test/receiver/TOKEN"})
+	if got, want := r.webhook.snippet("receiver.test knows no TOKEN"), "receiver.test knows no [redacted]"; got != want {
+		t.Errorf("snippet() = %q, want %q", got, want)
+	}
+}
+
+func TestASecretThatBeginsWithAnotherIsBlottedOutWhole(t *testing.T) {
+	r := mustNew(t, Config{Webhook: "http://receiver.test/", Header: http.Header{"X-Token": {"open", "opensesame"}}})
+	if got, want := r.webhook.snippet("opensesame open"), "[redacted] [redacted]"; got != want {
+		t.Errorf("snippet() = %q, want %q", got, want)
 	}
 }
 
@@ -860,7 +891,7 @@ func TestAConnectionClosedWhileIdleCostsNoAttempt(t *testing.T) {
 }
 
 func TestSmallAnswersKeepTheConnection(t *testing.T) {
-	for _, code := range []int{202, 429, 400, 503} {
+	for _, code := range []int{200, 202, 429, 400, 503} {
 		for _, size := range []int{0, 18, 4096, 5000} {
 			t.Run(fmt.Sprintf("%d with %d bytes", code, size), func(t *testing.T) {
 				rec := newReceiver(t, false, func(n int, w http.ResponseWriter, req *http.Request) {
@@ -1332,6 +1363,14 @@ func TestOwnTransport(t *testing.T) {
 	}
 }
 
+func TestADialHasTheTimeout(t *testing.T) {
+	rec := newReceiver(t, false, func(_ int, w http.ResponseWriter, _ *http.Request) {})
+	if conn, err := newTransport(nil, 1).DialContext(t.Context(), "tcp", rec.Listener.Addr().String()); err == nil {
+		conn.Close()
+		t.Error("DialContext() = a connection, want a timeout after 1ns")
+	}
+}
+
 func TestATrailingDotDoesNotHideAHostFromNoProxy(t *testing.T) {
 	for address, proxied := range map[string]bool{
 		"http://notification-controller.flux-system.svc.cluster.local":       false,
@@ -1345,7 +1384,7 @@ func TestATrailingDotDoesNotHideAHostFromNoProxy(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := proxyFromEnvironment(&http.Request{URL: u})
+		got, err := newTransport(nil, s).Proxy(&http.Request{URL: u})
 		if err != nil || (got != nil) != proxied {
 			t.Errorf("proxyFromEnvironment(%s) = %v, %v, want one: %t", address, got, err, proxied)
 		}
