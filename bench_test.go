@@ -112,9 +112,8 @@ func BenchmarkPostParallel(b *testing.B) {
 
 // drain empties the queue as a worker does, but for the posting.
 func (r *Recorder) drain() {
-	for range len(r.queue) {
-		e := <-r.queue
-		r.claim(e)
+	for r.Stats().Queued > 0 {
+		e, _ := r.take()
 		r.next(e.object())
 	}
 }
@@ -124,7 +123,7 @@ func benchAccepted(b *testing.B, r *Recorder, record func()) {
 	b.ReportAllocs()
 	for b.Loop() {
 		record()
-		if len(r.queue) == r.config.QueueSize/2 {
+		if r.queued == r.config.QueueSize/2 {
 			b.StopTimer()
 			r.drain()
 			b.StartTimer()

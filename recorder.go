@@ -268,12 +268,13 @@ type Recorder struct {
 	refusals                                         atomic.Uint64 // those of dropped that Record refused
 
 	started atomic.Bool
-	queue   chan Event    // what waits, but for what is parked; there is room for Config.QueueSize
-	turn    chan struct{} // held by the one worker that may receive from queue
 
-	mu      sync.Mutex
-	queued  int                // in queue or parked
-	stopped bool               // queue is closed
+	mu      sync.Mutex         // guards all that follows
+	changed *sync.Cond         // what idle workers wait for: an event more, or the stop
+	stopped bool               // no more events are taken
+	queued  int                // events that wait, at most Config.QueueSize: in queue or parked
+	queue   []Event            // a ring of Config.QueueSize; what waits in it is numbered from out to in
+	in, out uint64             // the next event to be put into queue, and the next to leave it
 	parked  map[object][]Event // the objects in the workers' hands, each with what came up meanwhile
 }
 
@@ -296,13 +297,9 @@ func New(config Config) (*Recorder, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
-	r := &Recorder{
-		config: c,
-		turn:   make(chan struct{}, 1),
-		parked: make(map[object][]Event),
-	}
+	r := &Recorder{config: c, parked: make(map[object][]Event)}
+	r.changed = sync.NewCond(&r.mu)
 	if c.Webhook == "" {
-		r.queue = make(chan Event)
 		return r, nil
 	}
 	var err error
@@ -310,7 +307,7 @@ func New(config Config) (*Recorder, error) {
 		return nil, err
 	}
 	r.config.Webhook, r.config.Header, r.config.Transport = "", nil, nil // so that a printed Recorder shows no secret
-	r.queue = make(chan Event, c.QueueSize)
+	r.queue = make([]Event, c.QueueSize)
 	// Start closes idle connections when it ends; this is for a recorder that only ever posts.
 	runtime.AddCleanup(r, func(closeIdle func()) { closeIdle() }, r.webhook.closeIdle)
 	return r, nil
@@ -533,20 +530,25 @@ func (r *Recorder) enqueue(e Event) error {
 	if err := r.refusal(e.Severity); err != nil {
 		return err
 	}
+	*r.slot(r.in) = e
+	r.in++
 	r.queued++
-	r.queue <- e // There is room, as the queue never holds more than are counted.
+	r.changed.Signal()
 	return nil
 }
+
+// slot is the place in the queue of the event with that number. The caller holds mu.
+func (r *Recorder) slot(number uint64) *Event { return &r.queue[number%uint64(len(r.queue))] }
 
 // stop refuses further events and lets the workers end when they have emptied the queue.
 func (r *Recorder) stop() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.stopped = true
-	close(r.queue)
+	r.changed.Broadcast()
 }
 
-// work delivers events until the queue is closed and empty. What is left of it once ctx is over is
+// work delivers events until there are none left after the stop. What is left once ctx is over is
 // dropped; the counters are told of what was lost to that.
 func (r *Recorder) work(ctx context.Context, inFlight, waiting *atomic.Uint64) {
 	for {
@@ -566,35 +568,32 @@ func (r *Recorder) work(ctx context.Context, inFlight, waiting *atomic.Uint64) {
 	}
 }
 
-// take waits for an event and claims its object. Only the worker whose turn it is does so: were two
-// to receive two events of one object, the second event might be claimed first. An event whose
-// object another worker has in hand is left to that one, so a worker never waits for another.
+// take waits for an event and puts its object into the caller's hands. An event whose object another
+// worker has in hand is parked there, so that no worker waits for another.
 //
-// It reports false when the queue is closed and empty.
+// It reports false when there are no events left after the stop.
 func (r *Recorder) take() (Event, bool) {
-	r.turn <- struct{}{}
-	defer func() { <-r.turn }()
-	for e := range r.queue {
-		if r.claim(e) {
-			return e, true
-		}
-	}
-	return Event{}, false
-}
-
-// claim puts the event's object into the caller's hands, unless a worker has it already: then the
-// event is parked there.
-func (r *Recorder) claim(e Event) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	parked, inHand := r.parked[e.object()]
-	if inHand {
-		r.parked[e.object()] = append(parked, e)
-		return false
+	for {
+		for r.out == r.in {
+			if r.stopped {
+				return Event{}, false
+			}
+			r.changed.Wait()
+		}
+		e := *r.slot(r.out)
+		*r.slot(r.out) = Event{} // The queue lives on; what the event holds must not.
+		r.out++
+		about := e.object()
+		parked, inHand := r.parked[about]
+		if !inHand {
+			r.parked[about] = nil
+			r.queued--
+			return e, true
+		}
+		r.parked[about] = append(parked, e)
 	}
-	r.parked[e.object()] = nil
-	r.queued--
-	return true
 }
 
 // next returns the object's next event, if one was parked meanwhile; it is older than all that is in
@@ -608,7 +607,7 @@ func (r *Recorder) next(about object) (Event, bool) {
 		return Event{}, false
 	}
 	e := parked[0]
-	parked[0] = Event{} // The array lives on; what the event holds must not.
+	parked[0] = Event{} // as in take
 	r.parked[about] = parked[1:]
 	r.queued--
 	return e, true

@@ -876,7 +876,15 @@ func TestADeliveredEventIsNotKept(t *testing.T) {
 	r := mustNew(t, Config{Webhook: "http://receiver.test"})
 	e := testEvent("a")
 	for range 3 {
-		r.claim(e)
+		r.Record(e)
+	}
+	r.stop()
+	r.take()
+	r.take() // parks the other two
+	for i, slot := range r.queue {
+		if slot.Message != "" {
+			t.Errorf("queue[%d] = %+v after it was taken, want it gone", i, slot)
+		}
 	}
 	parked := r.parked[e.object()]
 	if _, ok := r.next(e.object()); !ok || len(parked) != 2 || parked[0].Message != "" || parked[1].Message == "" {

@@ -414,10 +414,9 @@ func BenchmarkParallel(b *testing.B) {
 	}
 }
 
-// BenchmarkEnqueue is the caller's part of an event that is delivered later. It has one processor, so
-// that nobody's consumer runs while the clock does, or has to be woken by the caller. Each call
-// counted is one that was taken: before a queue is full the clock stands still, while the recorder's
-// is replaced by an empty one and client-go's watcher gets all that was sent.
+// BenchmarkEnqueue is the caller's part of an event that is delivered later. Each call counted is one
+// that was taken: before a queue is full the clock stands still, while the recorder's is replaced by
+// an empty one, client-go's watcher gets all that was sent, and the collector has its turn.
 func BenchmarkEnqueue(b *testing.B) {
 	benchmark(b, nil, "", enqueuers...)
 }
@@ -467,7 +466,7 @@ var enqueuers = []peer{
 // queueing puts events into a recorder's queue, from which nobody takes them.
 func queueing(by string, open func(testing.TB, *recorder.Recorder) func() error) peer {
 	return peer{by: by, pause: batch, open: func(tb testing.TB, _ *receiver, _ string) (func() error, func()) {
-		onOneProcessor(tb)
+		withTheClockAlone(tb)
 		var rec *recorder.Recorder
 		var call func() error
 		settle := func() {
@@ -476,6 +475,7 @@ func queueing(by string, open func(testing.TB, *recorder.Recorder) func() error)
 			}
 			rec = newRecorder(tb, recorder.Config{Webhook: "http://receiver.test", Controller: controller})
 			call = open(tb, rec)
+			goruntime.GC()
 		}
 		settle()
 		return func() error { return call() }, settle
@@ -485,19 +485,25 @@ func queueing(by string, open func(testing.TB, *recorder.Recorder) func() error)
 // broadcasting hands events to a broadcaster of client-go, whose watcher counts them.
 func broadcasting(by string, open func(tb testing.TB, take func()) events.AnnotatedEventRecorder) peer {
 	return peer{by: by, pause: batch, open: func(tb testing.TB, _ *receiver, _ string) (func() error, func()) {
-		onOneProcessor(tb)
+		withTheClockAlone(tb)
 		taken, sent := make(chan struct{}, batch), 0
 		events := open(tb, func() { taken <- struct{}{} })
 		return func() error { sent++; return deploy(events) }, func() {
 			receive(tb, taken, sent)
 			sent = 0
+			goruntime.GC()
 		}
 	}}
 }
 
-func onOneProcessor(tb testing.TB) {
-	before := goruntime.GOMAXPROCS(1)
-	tb.Cleanup(func() { goruntime.GOMAXPROCS(before) })
+// withTheClockAlone keeps all others from running while the clock does: consumers, since there is one
+// processor, and the collector, which would clear away what was left while the clock stood still.
+func withTheClockAlone(tb testing.TB) {
+	processors, percent := goruntime.GOMAXPROCS(1), debug.SetGCPercent(-1)
+	tb.Cleanup(func() {
+		goruntime.GOMAXPROCS(processors)
+		debug.SetGCPercent(percent)
+	})
 }
 
 // BenchmarkQueue is the way from the queue to a receiver that takes 5 ms for each event, with 4
