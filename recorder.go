@@ -719,7 +719,7 @@ func merge[T comparable](annotations map[string]string, object T) map[string]str
 			continue
 		}
 		if !copied {
-			merged, copied = make(map[string]string, len(annotations)+1), true
+			merged, copied = make(map[string]string, len(annotations)), true
 			maps.Copy(merged, annotations)
 		}
 		merged[key] = value

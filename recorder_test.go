@@ -783,6 +783,28 @@ func TestTheTimestampIsThatOfTheCall(t *testing.T) {
 	})
 }
 
+func TestEachEventWakesAnIdleWorker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := mustNew(t, Config{Webhook: "http://receiver.test", Transport: roundTrip(func(*http.Request) (*http.Response, error) {
+			time.Sleep(s)
+			return answer(202, ""), nil
+		})})
+		stop := start(t, r)
+		for round := range uint64(2) {
+			synctest.Wait()
+			for _, name := range []string{"a", "b", "c", "d"} {
+				r.Record(testEvent(name))
+			}
+			time.Sleep(s)
+			synctest.Wait()
+			if got, want := r.Stats(), (Stats{Delivered: 4 * (round + 1)}); got != want {
+				t.Errorf("Stats() = %+v one second after four events met four idle workers, want %+v", got, want)
+			}
+		}
+		stop()
+	})
+}
+
 func TestStopDrainsWhatItCan(t *testing.T) {
 	taking := func(d time.Duration) roundTrip {
 		return func(req *http.Request) (*http.Response, error) {

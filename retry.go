@@ -129,10 +129,8 @@ func ended(ctx context.Context, failures ...error) error {
 
 // sleep waits for d and reports whether ctx is still on after that.
 func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 	case <-ctx.Done():
 	}
 	return ctx.Err() == nil
@@ -212,8 +210,8 @@ func (w *webhook) finish(resp *http.Response) string {
 		return "" // After 101 the body is the connection itself.
 	}
 	start, _ := io.ReadAll(io.LimitReader(resp.Body, maxDrain))
-	if resp.StatusCode >= 300 && resp.StatusCode <= 399 {
-		return ""
+	if resp.StatusCode < 400 {
+		return "" // of a redirect because it repeats the target
 	}
 	return w.snippet(string(start))
 }
@@ -358,7 +356,7 @@ func newTransport(config *tls.Config, timeout time.Duration) *http.Transport {
 func proxyFromEnvironment(req *http.Request) (*url.URL, error) {
 	if host, dotted := strings.CutSuffix(req.URL.Hostname(), "."); dotted {
 		dotless := *req.URL
-		dotless.Host = strings.Replace(dotless.Host, host+".", host, 1)
+		dotless.Host = strings.ReplaceAll(dotless.Host, host+".", host)
 		req = &http.Request{URL: &dotless}
 	}
 	return http.ProxyFromEnvironment(req)

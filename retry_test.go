@@ -647,14 +647,16 @@ func (b noReadBody) Close() error {
 	return nil
 }
 
-func TestTheBodyAfter101IsClosedUnread(t *testing.T) {
-	var closed bool
-	r := mustNew(t, Config{Webhook: "http://receiver.test", Transport: roundTrip(func(*http.Request) (*http.Response, error) {
-		return &http.Response{StatusCode: 101, Body: noReadBody{t, &closed}}, nil
-	})})
-	var status *StatusError
-	if err := r.Post(t.Context(), testEvent("a")); !errors.As(err, &status) || !closed {
-		t.Errorf("Post() = %v with the body closed: %t, want a *StatusError and true", err, closed)
+func TestTheBodyOfA1xxIsClosedUnread(t *testing.T) {
+	for _, code := range []int{101, 199} {
+		var closed bool
+		r := mustNew(t, Config{Webhook: "http://receiver.test", Transport: roundTrip(func(*http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: code, Body: noReadBody{t, &closed}}, nil
+		})})
+		var status *StatusError
+		if err := r.Post(t.Context(), testEvent("a")); !errors.As(err, &status) || !closed {
+			t.Errorf("Post() = %v after %d with the body closed: %t, want a *StatusError and true", err, code, closed)
+		}
 	}
 }
 
