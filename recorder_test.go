@@ -914,6 +914,18 @@ func TestADeliveredEventIsNotKept(t *testing.T) {
 	}
 }
 
+// A caller may find room, and no longer have it once its copy of the event is made.
+func TestTheQueueIsAskedAgainAfterTheCopy(t *testing.T) {
+	r := mustNew(t, Config{Webhook: "http://receiver.test", QueueSize: 1})
+	if first, second := r.enqueue(testEvent("a")), r.enqueue(testEvent("b")); first != nil || second != ErrQueueFull {
+		t.Errorf("enqueue() = %v, then %v, want nil and ErrQueueFull", first, second)
+	}
+	r.stop()
+	if err := r.enqueue(testEvent("a")); err != ErrStopped {
+		t.Errorf("enqueue() = %v after the stop, want ErrStopped", err)
+	}
+}
+
 func TestAStoppedRecorderRefuses(t *testing.T) {
 	transport, _ := capture(t)
 	var log syncBuffer
