@@ -25,8 +25,8 @@ type Backoff struct {
 	Jitter float64
 }
 
-// Delay returns the wait before the given retry, counted from 1; a lower number counts as 1. For
-// every Backoff that [New] accepts the result is above zero and at most Max.
+// Delay returns the wait before the given retry, counted from 1; a lower number counts as 1. With Min
+// and Max above zero, Min at most Max, and Jitter from 0 to 1, it is above zero and at most Max.
 func (b Backoff) Delay(retry int) time.Duration {
 	wait := b.Max
 	// Max is halved instead of Min doubled: a shift to the right cannot overflow, and one by more

@@ -21,8 +21,8 @@
 // # Attempts
 //
 // A receiver that has an event already answers 429 Too Many Requests, on any attempt. That means
-// success, at once; Retry-After is never read. Timeouts, lost connections, 408 and 5xx but 501 are
-// tried again after a [Backoff]; every other answer is final. With the defaults an event costs at
+// success, at once; Retry-After is never read. Timeouts, lost connections, 408, and 500 and above but
+// 501 are tried again after a [Backoff]; every other answer is final. With the defaults an event costs at
 // most 5 attempts of 5s each and waits of at most 1s, 2s, 4s and 8s, which makes 40s, and a receiver
 // may be gone for 7.5s, the shortest sum of these waits, without an event being lost.
 //
@@ -30,10 +30,10 @@
 //
 // An event that is lost is counted in [Stats], and its object, reason and cause are logged. Neither
 // logs nor errors show more of the webhook than its scheme and host, nor any header.
-//
+package recorder
+
 // This file holds events, their queue and the adapters for client-go; retry.go the retry loop and
 // HTTP; backoff.go the waits.
-package recorder
 
 import (
 	"cmp"
@@ -85,7 +85,7 @@ const (
 	annotationPrefix = "event.toolkit.fluxcd.io/"
 )
 
-// What Record, and nothing else, refuses an event with. Compare with [errors.Is].
+// The errors that Record, and nothing else, refuses an event with. Compare with [errors.Is].
 var (
 	// ErrQueueFull says that the queue has no room, or none for an event that is no error.
 	ErrQueueFull = errors.New("recorder: queue is full")
@@ -93,8 +93,8 @@ var (
 	ErrStopped = errors.New("recorder: stopped")
 )
 
-// errDrained is the cause that ends attempts still under way when the time to drain is over.
-var errDrained = errors.New("not delivered before the drain timeout")
+// errDrainTimeout is the cause that ends attempts still under way when the time to drain is over.
+var errDrainTimeout = errors.New("not delivered before the drain timeout")
 
 // ObjectReference names an object as Kubernetes' core/v1 ObjectReference does, with the same JSON.
 // It is a value. Kind and Name are required in an [Event]'s InvolvedObject; Namespace is empty for
@@ -167,8 +167,8 @@ type Config struct {
 	TLS *tls.Config
 
 	// Transport replaces the recorder's own transport; it is an error to set it together with TLS.
-	// Nothing but RoundTrip is called on it, by many goroutines at once. It must return when the
-	// request's context is over: no attempt ends before it does.
+	// Nothing but RoundTrip is called on it, by many goroutines at once. When the request's context is
+	// over it must return, and so must reads of the body: no attempt ends before they do.
 	Transport http.RoundTripper
 
 	// Timeout bounds one attempt. Default 5s.
@@ -182,7 +182,7 @@ type Config struct {
 
 	// QueueSize is how many events may wait, over all workers; three quarters of it, rounded up,
 	// are for all events, the rest is for error events alone. Default 1024, at most 16,777,216. New
-	// reserves some 270 bytes for each.
+	// reserves some 250 bytes for each.
 	QueueSize int
 
 	// Workers is how many events may be under way at once. Default 4. With one worker all events are
@@ -193,8 +193,8 @@ type Config struct {
 	// Default 10s, well within the 30s that controller-runtime gives its runnables.
 	DrainTimeout time.Duration
 
-	// Logger is told of each lost event at Error, of refusals by the queue at Warn, and of retries
-	// at Debug. Nil: silent.
+	// Logger is told of each lost event at Error, of refusals by the queue and of a related object
+	// that cannot be described at Warn, and of retries at Debug. Nil: silent.
 	Logger *slog.Logger
 }
 
@@ -244,6 +244,12 @@ func (c Config) validate() error {
 	return nil
 }
 
+// isNil reports whether value is a nil pointer.
+func isNil(value any) bool {
+	v := reflect.ValueOf(value)
+	return v.Kind() == reflect.Pointer && v.IsNil()
+}
+
 // Stats counts what became of the events given to a [Recorder]. Each event ends in exactly one of
 // Delivered, Duplicates, Rejected, Failed and Dropped; before that it is in Queued or under way.
 // Trace events and those given to a no-op recorder are in none.
@@ -270,7 +276,7 @@ type Recorder struct {
 	started atomic.Bool
 
 	mu      sync.Mutex         // guards all that follows
-	changed *sync.Cond         // what idle workers wait for: an event more, or the stop
+	wake    *sync.Cond         // what idle workers wait for: an event more, or the stop
 	stopped bool               // no more events are taken
 	queued  int                // events that wait, at most Config.QueueSize: in queue or parked
 	queue   []Event            // a ring of Config.QueueSize; what waits in it is numbered from out to in
@@ -298,7 +304,7 @@ func New(config Config) (*Recorder, error) {
 		return nil, err
 	}
 	r := &Recorder{config: c, parked: make(map[object][]Event)}
-	r.changed = sync.NewCond(&r.mu)
+	r.wake = sync.NewCond(&r.mu)
 	if c.Webhook == "" {
 		return r, nil
 	}
@@ -402,8 +408,8 @@ func shorten(message string) string {
 	if len(message) <= maxMessage {
 		return message
 	}
-	left := utf8.RuneCountInString(message) - 2*keptOfMessage
-	if left <= maxMessage-2*keptOfMessage {
+	count := utf8.RuneCountInString(message)
+	if count <= maxMessage {
 		return message
 	}
 	head, tail := 0, len(message)
@@ -413,7 +419,7 @@ func shorten(message string) string {
 		_, size = utf8.DecodeLastRuneInString(message[:tail])
 		tail -= size
 	}
-	return fmt.Sprintf("%s ... [%d characters left out] ... %s", message[:head], left, message[tail:])
+	return fmt.Sprintf("%s ... [%d characters left out] ... %s", message[:head], count-2*keptOfMessage, message[tail:])
 }
 
 // post delivers one event, and counts and logs what became of it.
@@ -450,7 +456,7 @@ func (r *Recorder) lose(count *atomic.Uint64, about object, reason string, cause
 	return err
 }
 
-// Stats returns the counts so far. They add up whenever no event is under way.
+// Stats returns the counts so far. They add up to the events given whenever none is under way.
 func (r *Recorder) Stats() Stats {
 	stats := Stats{
 		Delivered:  r.delivered.Load(),
@@ -481,17 +487,17 @@ func (r *Recorder) Start(ctx context.Context) error {
 		return errors.New("recorder: Start called a second time")
 	}
 	// Attempts outlive ctx by the time to drain.
-	work, cutOff := context.WithCancelCause(context.WithoutCancel(ctx))
+	delivery, cutOff := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cutOff(nil)
 	var inFlight, waiting atomic.Uint64
 	var workers sync.WaitGroup
 	for range r.config.Workers {
-		workers.Go(func() { r.work(work, &inFlight, &waiting) })
+		workers.Go(func() { r.work(delivery, &inFlight, &waiting) })
 	}
 
 	<-ctx.Done()
 	r.stop()
-	drain := time.AfterFunc(r.config.DrainTimeout, func() { cutOff(errDrained) })
+	drain := time.AfterFunc(r.config.DrainTimeout, func() { cutOff(errDrainTimeout) })
 	defer drain.Stop()
 	workers.Wait()
 	if r.webhook != nil {
@@ -499,7 +505,7 @@ func (r *Recorder) Start(ctx context.Context) error {
 	}
 	if lost := inFlight.Load() + waiting.Load(); lost > 0 {
 		return fmt.Errorf("recorder: %d events lost at stop: %d left in the queue, %d cut off under way: %w",
-			lost, waiting.Load(), inFlight.Load(), errDrained)
+			lost, waiting.Load(), inFlight.Load(), errDrainTimeout)
 	}
 	return nil
 }
@@ -508,7 +514,7 @@ func (r *Recorder) Start(ctx context.Context) error {
 // leader may have some too. It satisfies controller-runtime's manager.LeaderElectionRunnable.
 func (r *Recorder) NeedLeaderElection() bool { return false }
 
-// refusal says why an event cannot be queued now, or nothing. The caller holds mu.
+// refusal says why an event cannot be queued now, or is nil. The caller holds mu.
 func (r *Recorder) refusal(severity string) error {
 	room := r.config.QueueSize
 	if severity != SeverityError {
@@ -523,7 +529,7 @@ func (r *Recorder) refusal(severity string) error {
 	return nil
 }
 
-// enqueue puts an event that is the queue's own into it, or says why not.
+// enqueue puts e, to which nobody else refers, into the queue, or says why not.
 func (r *Recorder) enqueue(e Event) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -533,7 +539,7 @@ func (r *Recorder) enqueue(e Event) error {
 	*r.slot(r.in) = e
 	r.in++
 	r.queued++
-	r.changed.Signal()
+	r.wake.Signal()
 	return nil
 }
 
@@ -545,11 +551,11 @@ func (r *Recorder) stop() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.stopped = true
-	r.changed.Broadcast()
+	r.wake.Broadcast()
 }
 
 // work delivers events until there are none left after the stop. What is left once ctx is over is
-// dropped; the counters are told of what was lost to that.
+// dropped. What that cuts off and drops is counted in inFlight and waiting.
 func (r *Recorder) work(ctx context.Context, inFlight, waiting *atomic.Uint64) {
 	for {
 		e, ok := r.take()
@@ -560,7 +566,7 @@ func (r *Recorder) work(ctx context.Context, inFlight, waiting *atomic.Uint64) {
 			if ctx.Err() != nil {
 				waiting.Add(1)
 				r.lose(&r.dropped, e.object(), e.Reason, context.Cause(ctx))
-			} else if err := r.post(ctx, e); errors.Is(err, errDrained) {
+			} else if err := r.post(ctx, e); errors.Is(err, errDrainTimeout) {
 				inFlight.Add(1)
 			}
 			e, ok = r.next(e.object())
@@ -569,7 +575,8 @@ func (r *Recorder) work(ctx context.Context, inFlight, waiting *atomic.Uint64) {
 }
 
 // take waits for an event and puts its object into the caller's hands. An event whose object another
-// worker has in hand is parked there, so that no worker waits for another.
+// worker has in hand is parked there, so that no worker waits for another. After each of these
+// the lock is free for a moment: Record must not wait for a long row of them.
 //
 // It reports false when there are no events left after the stop.
 func (r *Recorder) take() (Event, bool) {
@@ -580,7 +587,7 @@ func (r *Recorder) take() (Event, bool) {
 			if r.stopped {
 				return Event{}, false
 			}
-			r.changed.Wait()
+			r.wake.Wait()
 		}
 		e := *r.slot(r.out)
 		*r.slot(r.out) = Event{} // The queue lives on; what the event holds must not.
@@ -593,6 +600,8 @@ func (r *Recorder) take() (Event, bool) {
 			return e, true
 		}
 		r.parked[about] = append(parked, e)
+		r.mu.Unlock()
+		r.mu.Lock()
 	}
 }
 
@@ -694,12 +703,6 @@ func (a *EventRecorder[T]) refer(object T) (ObjectReference, error) {
 	return a.reference(object)
 }
 
-// isNil reports whether value is a nil pointer.
-func isNil(value any) bool {
-	v := reflect.ValueOf(value)
-	return v.Kind() == reflect.Pointer && v.IsNil()
-}
-
 // absent reports whether object is nil, a nil pointer, or the zero value of what has no nil.
 func absent(object any) bool {
 	v := reflect.ValueOf(object)
@@ -708,8 +711,8 @@ func absent(object any) bool {
 
 // merge returns annotations with those that the object adds to its events. The map that it was given
 // stays as it was.
-func merge[T comparable](annotations map[string]string, object T) map[string]string {
-	annotated, ok := any(object).(interface{ GetAnnotations() map[string]string })
+func merge(annotations map[string]string, object any) map[string]string {
+	annotated, ok := object.(interface{ GetAnnotations() map[string]string })
 	if !ok || absent(object) {
 		return annotations
 	}

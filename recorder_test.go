@@ -251,6 +251,7 @@ func TestNewNamesTheFieldThatIsWrong(t *testing.T) {
 		{Config{Header: http.Header{"Trailer": {"secret"}}}, "Config.Header"},
 		{Config{Header: http.Header{"Connection": {"keep-alive, secret"}}}, "Config.Header"},
 		{Config{Header: http.Header{"Upgrade": {"secret"}}}, "Config.Header"},
+		{Config{Header: http.Header{"X-Idempotency-Key": {"secret"}}}, "Config.Header"},
 	}
 	for _, test := range tests {
 		webhook := test.config.Webhook
@@ -850,8 +851,8 @@ func TestStopDrainsWhatItCan(t *testing.T) {
 				if got, again := r.Stats(), r.Stats(); got != test.want || again != got {
 					t.Errorf("Stats() = %+v, then %+v, want %+v", got, again, test.want)
 				}
-				if errors.Is(err, errDrained) != (test.err != "") {
-					t.Errorf("errors.Is(%v, errDrained) = %t", err, test.err == "")
+				if errors.Is(err, errDrainTimeout) != (test.err != "") {
+					t.Errorf("errors.Is(%v, errDrainTimeout) = %t", err, test.err == "")
 				}
 				if got, want := strings.Count(log.String(), `level=ERROR msg="event lost" object.kind=App`), int(test.want.Failed+test.want.Dropped); got != want || strings.Count(log.String(), "\n") != want {
 					t.Errorf("%d losses logged, want %d and nothing else:\n%.500s", got, want, log.String())

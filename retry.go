@@ -211,7 +211,7 @@ func (w *webhook) finish(resp *http.Response) string {
 	}
 	start, _ := io.ReadAll(io.LimitReader(resp.Body, maxDrain))
 	if resp.StatusCode < 400 {
-		return "" // of a redirect because it repeats the target
+		return "" // Of a success there is nothing to show; a redirect repeats its target.
 	}
 	return w.snippet(string(start))
 }
@@ -311,9 +311,10 @@ func newWebhook(c Config) (*webhook, error) {
 	return w, nil
 }
 
-// check finds what net/http would refuse at each request, or leave out without a word.
+// check finds what net/http would refuse at each request, or leave out without a word, and a key that
+// all events would share.
 func (w *webhook) check() error {
-	for _, name := range []string{"Host", "Content-Length", "Transfer-Encoding", "Trailer", "Connection", "Upgrade"} {
+	for _, name := range []string{"Host", "Content-Length", "Transfer-Encoding", "Trailer", "Connection", "Upgrade", "X-Idempotency-Key"} {
 		if w.header.Values(name) != nil {
 			return fmt.Errorf("recorder: Config.Header may not set %s", name)
 		}
