@@ -275,13 +275,13 @@ type Recorder struct {
 
 	started atomic.Bool
 
-	mu      sync.Mutex         // guards all that follows
-	wake    *sync.Cond         // what idle workers wait for: an event more, or the stop
-	stopped bool               // no more events are taken
-	queued  int                // events that wait, at most Config.QueueSize: in queue or parked
-	queue   []Event            // a ring of Config.QueueSize; what waits in it is numbered from out to in
-	in, out uint64             // the next event to be put into queue, and the next to leave it
-	parked  map[object][]Event // the objects in the workers' hands, each with what came up meanwhile
+	mu      sync.Mutex          // guards all that follows
+	wake    *sync.Cond          // what idle workers wait for: an event more, or the stop
+	stopped bool                // no more events are taken
+	queued  int                 // events that wait, at most Config.QueueSize: in queue or parked
+	queue   []Event             // a ring of Config.QueueSize; what waits in it is numbered from out to in
+	in, out uint64              // the next event to be put into queue, and the next to leave it
+	parked  map[object][]*Event // the objects in the workers' hands, each with what came up meanwhile
 }
 
 // An object is what an event is about: the key of the event's order and its name in the log.
@@ -303,7 +303,7 @@ func New(config Config) (*Recorder, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
-	r := &Recorder{config: c, parked: make(map[object][]Event)}
+	r := &Recorder{config: c, parked: make(map[object][]*Event)}
 	r.wake = sync.NewCond(&r.mu)
 	if c.Webhook == "" {
 		return r, nil
@@ -575,8 +575,8 @@ func (r *Recorder) work(ctx context.Context, inFlight, waiting *atomic.Uint64) {
 }
 
 // take waits for an event and puts its object into the caller's hands. An event whose object another
-// worker has in hand is parked there, so that no worker waits for another. After each of these
-// the lock is free for a moment: Record must not wait for a long row of them.
+// worker has in hand is parked there, so that no worker waits for another. Record must not wait for a
+// long row of these: the lock is free after each, and a slice that grows copies no more than pointers.
 //
 // It reports false when there are no events left after the stop.
 func (r *Recorder) take() (Event, bool) {
@@ -599,7 +599,8 @@ func (r *Recorder) take() (Event, bool) {
 			r.queued--
 			return e, true
 		}
-		r.parked[about] = append(parked, e)
+		late := e
+		r.parked[about] = append(parked, &late)
 		r.mu.Unlock()
 		r.mu.Lock()
 	}
@@ -616,10 +617,10 @@ func (r *Recorder) next(about object) (Event, bool) {
 		return Event{}, false
 	}
 	e := parked[0]
-	parked[0] = Event{} // as in take
+	parked[0] = nil // as in take
 	r.parked[about] = parked[1:]
 	r.queued--
-	return e, true
+	return *e, true
 }
 
 // EventRecorder is a [Recorder] with the methods of client-go's tools/events EventRecorder and
