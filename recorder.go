@@ -395,7 +395,7 @@ func (r *Recorder) complete(e *Event) error {
 	if e.Timestamp.IsZero() {
 		e.Timestamp = time.Now()
 	}
-	e.Timestamp = e.Timestamp.UTC().Truncate(time.Second)
+	e.Timestamp = time.Unix(e.Timestamp.Unix(), 0).UTC() // cheaper than Truncate, which divides
 	e.ReportingController = cmp.Or(e.ReportingController, r.config.Controller)
 	e.ReportingInstance = cmp.Or(e.ReportingInstance, r.config.Instance)
 	return nil
