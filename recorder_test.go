@@ -916,6 +916,41 @@ func TestADeliveredEventIsNotKept(t *testing.T) {
 }
 
 // A caller may find room, and no longer have it once its copy of the event is made.
+// Whoever waits for the lock sees a row half parked, and not just before and after. With a single
+// processor a row may be done before anyone else runs, but not one after the other.
+func TestALongRowIsNotParkedInOneGo(t *testing.T) {
+	const row, rows = 1 << 17, 20
+	for range rows {
+		if seen := watchARowBeingParked(t, row); seen < row {
+			return
+		}
+	}
+	t.Errorf("in %d rows the lock was first free when all %d events were parked", rows, row)
+}
+
+// watchARowBeingParked returns how many events of a row were parked when the lock was first free.
+func watchARowBeingParked(t *testing.T, row int) (seen int) {
+	r := mustNew(t, Config{Webhook: "http://receiver.test", QueueSize: row})
+	e := testEvent("a")
+	e.Severity = SeverityError
+	for range row {
+		if err := r.enqueue(e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.parked[e.object()] = nil // in another worker's hands
+	var worker sync.WaitGroup
+	worker.Go(func() { r.take() })
+	for seen == 0 {
+		r.mu.Lock()
+		seen = len(r.parked[e.object()])
+		r.mu.Unlock()
+	}
+	r.stop()
+	worker.Wait()
+	return seen
+}
+
 func TestTheQueueIsAskedAgainAfterTheCopy(t *testing.T) {
 	r := mustNew(t, Config{Webhook: "http://receiver.test", QueueSize: 1})
 	if first, second := r.enqueue(testEvent("a")), r.enqueue(testEvent("b")); first != nil || second != ErrQueueFull {
