@@ -2,13 +2,15 @@
 // notification-controller, without ever holding up a reconcile loop.
 //
 // A [Recorder] is made with [New]. Most controllers call [Recorder.Record], which puts an event into
-// a bounded queue and returns, and let the controller manager run [Recorder.Start], which delivers
-// the queue:
+// a bounded queue and returns, and have [Recorder.Run] deliver the queue for as long as their manager
+// runs:
 //
 //	rec, err := recorder.New(recorder.Config{Webhook: url, Controller: "app-controller"})
 //	...
-//	err = mgr.Add(rec)
-//	...
+//	err = rec.Run(ctx, mgr.Start) // in the place of mgr.Start(ctx)
+//
+// and in a reconciler
+//
 //	err = rec.Record(recorder.Event{
 //		InvolvedObject: recorder.ObjectReference{Kind: "App", Namespace: "prod", Name: "web"},
 //		Reason:         "Deployed",
@@ -32,8 +34,8 @@
 // logs nor errors show more of the webhook than its scheme and host, nor any header.
 package recorder
 
-// This file holds events, their queue and the adapters for client-go; retry.go the retry loop and
-// HTTP; backoff.go the waits.
+// This file holds events, their queue and the adapters for client-go; retry.go posts bytes and tries
+// again; backoff.go says how long to wait.
 
 import (
 	"cmp"
@@ -45,15 +47,21 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
+	"net/url"
 	"os"
 	"reflect"
 	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode"
 	"unicode/utf8"
 )
+
+// Events: what is posted, and what makes it fit to be.
 
 // The severities of an [Event], as Flux names them.
 const (
@@ -62,39 +70,12 @@ const (
 	SeverityTrace = "trace" // never posted
 )
 
-// The defaults of [Config]. Config.withDefaults is the one place that applies them.
-const (
-	defaultTimeout      = 5 * time.Second
-	defaultMaxAttempts  = 5
-	defaultMinWait      = time.Second
-	defaultMaxWait      = 30 * time.Second
-	defaultJitter       = 0.5
-	defaultQueueSize    = 1024
-	defaultWorkers      = 4
-	defaultDrainTimeout = 10 * time.Second
-)
-
 const (
 	// maxMessage is the longest message in characters that Flux's Event schema admits.
 	maxMessage = 39_000
 	// keptOfMessage is how much of each end of a longer one is kept. The marker takes the rest.
 	keptOfMessage = maxMessage/2 - 30
-	// maxQueueSize keeps the memory that New reserves for the queue within 5 GB.
-	maxQueueSize = 1 << 24
-	// annotationPrefix is that of the annotations which an object adds to its events' metadata.
-	annotationPrefix = "event.toolkit.fluxcd.io/"
 )
-
-// The errors that Record, and nothing else, refuses an event with. Compare with [errors.Is].
-var (
-	// ErrQueueFull says that the queue has no room, or none for an event that is no error.
-	ErrQueueFull = errors.New("recorder: queue is full")
-	// ErrStopped says that Start has been told to stop.
-	ErrStopped = errors.New("recorder: stopped")
-)
-
-// errDrainTimeout is the cause that ends attempts still under way when the time to drain is over.
-var errDrainTimeout = errors.New("not delivered before the drain timeout")
 
 // ObjectReference names an object as Kubernetes' core/v1 ObjectReference does, with the same JSON.
 // It is a value. Kind and Name are required in an [Event]'s InvolvedObject; Namespace is empty for
@@ -144,6 +125,60 @@ type Event struct {
 	// ReportingInstance defaults to Config.Instance.
 	ReportingInstance string `json:"reportingInstance,omitempty"`
 }
+
+// An object is what an event is about: the key of the event's order and its name in the log.
+type object struct{ kind, namespace, name string }
+
+func (e *Event) object() object {
+	return object{e.InvolvedObject.Kind, e.InvolvedObject.Namespace, e.InvolvedObject.Name}
+}
+
+// LogValue makes an object a group of attributes with the names that controllers use.
+func (o object) LogValue() slog.Value {
+	return slog.GroupValue(slog.String("kind", o.kind), slog.String("namespace", o.namespace), slog.String("name", o.name))
+}
+
+// complete fills in the defaults, or says what the event lacks. It allocates nothing for a valid one.
+func (e *Event) complete(controller, instance string) error {
+	// Plain conditions here, since cmp.Or, which takes a slice, shows in what Record costs.
+	if e.Severity == "" {
+		e.Severity = SeverityInfo
+	}
+	switch {
+	case e.InvolvedObject.Kind == "":
+		return errors.New("event without InvolvedObject.Kind")
+	case e.InvolvedObject.Name == "":
+		return errors.New("event without InvolvedObject.Name")
+	case e.Severity != SeverityInfo && e.Severity != SeverityError:
+		return fmt.Errorf("event with Severity %q, which is none of info, error and trace", e.Severity)
+	}
+	if e.Timestamp.IsZero() {
+		e.Timestamp = time.Now()
+	}
+	e.Timestamp = time.Unix(e.Timestamp.Unix(), 0).UTC() // cheaper than Truncate, which divides
+	if e.ReportingController == "" {
+		e.ReportingController = controller
+	}
+	if e.ReportingInstance == "" {
+		e.ReportingInstance = instance
+	}
+	return nil
+}
+
+// shorten cuts the middle out of a message that is too long, at character boundaries. The end stays,
+// since that is where an error text often comes to the point. A byte that is not UTF-8 counts as one
+// character, which is what it becomes in JSON.
+func shorten(message string) string {
+	if utf8.RuneCountInString(message) <= maxMessage {
+		return message
+	}
+	characters := []rune(message)
+	missing := len(characters) - 2*keptOfMessage
+	head, tail := characters[:keptOfMessage], characters[keptOfMessage+missing:]
+	return fmt.Sprintf("%s ... [%d characters left out] ... %s", string(head), missing, string(tail))
+}
+
+// Settings: what a recorder is told, and what is made of it.
 
 // Config says where events go and how. The zero value of every field is usable.
 type Config struct {
@@ -198,57 +233,105 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// withDefaults returns c with the defaults in the place of zero values.
-func (c Config) withDefaults() Config {
-	c.Timeout = cmp.Or(c.Timeout, defaultTimeout)
-	c.MaxAttempts = cmp.Or(c.MaxAttempts, defaultMaxAttempts)
-	c.QueueSize = cmp.Or(c.QueueSize, defaultQueueSize)
-	c.Workers = cmp.Or(c.Workers, defaultWorkers)
-	c.DrainTimeout = cmp.Or(c.DrainTimeout, defaultDrainTimeout)
+// settled returns c with its defaults, or names the first field that cannot be worked with.
+func (c Config) settled() (Config, error) {
+	c.Timeout = cmp.Or(c.Timeout, 5*time.Second)
+	c.MaxAttempts = cmp.Or(c.MaxAttempts, 5)
+	c.QueueSize = cmp.Or(c.QueueSize, 1024)
+	c.Workers = cmp.Or(c.Workers, 4)
+	c.DrainTimeout = cmp.Or(c.DrainTimeout, 10*time.Second)
+	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	if c.Backoff == (Backoff{}) {
-		c.Backoff.Jitter = defaultJitter
+		c.Backoff.Jitter = 0.5
 	}
-	c.Backoff.Max = cmp.Or(c.Backoff.Max, max(defaultMaxWait, c.Backoff.Min))
-	c.Backoff.Min = cmp.Or(c.Backoff.Min, min(defaultMinWait, c.Backoff.Max))
+	c.Backoff.Max = cmp.Or(c.Backoff.Max, max(30*time.Second, c.Backoff.Min))
+	c.Backoff.Min = cmp.Or(c.Backoff.Min, min(time.Second, c.Backoff.Max))
 	if c.Instance == "" {
 		c.Instance, _ = os.Hostname() // An event without an instance is better than no recorder.
 	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
-	return c
-}
-
-// validate names the first field that cannot be worked with. It sees c with its defaults.
-func (c Config) validate() error {
 	jitter := c.Backoff.Jitter
-	for _, rule := range []struct {
-		broken bool
-		text   string
-	}{
-		{c.TLS != nil && c.Transport != nil, "TLS is for the transport that Transport replaces: set one of them"},
-		{isNil(c.Transport), "Transport is a nil pointer"},
-		{c.Timeout < 0, "Timeout is negative"},
-		{c.MaxAttempts < 0, "MaxAttempts is negative"},
-		{c.Backoff.Max < max(c.Backoff.Min, 0), "Backoff.Max is negative or below Backoff.Min"},
-		{c.Backoff.Min < 0, "Backoff.Min is negative"},
-		{!(jitter >= 0 && jitter <= 1), "Backoff.Jitter is not within 0 to 1"}, // nor is NaN
-		{c.QueueSize < 0 || c.QueueSize > maxQueueSize, "QueueSize is negative or above 16777216"},
-		{c.Workers < 0, "Workers is negative"},
-		{c.DrainTimeout < 0, "DrainTimeout is negative"},
+	for rule, broken := range map[string]bool{
+		"TLS is for the transport that Transport replaces: set one of them": c.TLS != nil && c.Transport != nil,
+		"Transport is a nil pointer or func":                                isNil(c.Transport),
+		"Timeout is negative":                                               c.Timeout < 0,
+		"MaxAttempts is negative":                                           c.MaxAttempts < 0,
+		"Backoff.Max is negative or below Backoff.Min":                      c.Backoff.Max < max(c.Backoff.Min, 0),
+		"Backoff.Min is negative":                                           c.Backoff.Min < 0 && c.Backoff.Max >= 0,
+		"Backoff.Jitter is not within 0 to 1":                               !(jitter >= 0 && jitter <= 1), // nor is NaN
+		"QueueSize is negative or above 16777216":                           c.QueueSize < 0 || c.QueueSize > 1<<24,
+		"Workers is negative":                                               c.Workers < 0,
+		"DrainTimeout is negative":                                          c.DrainTimeout < 0,
 	} {
-		if rule.broken {
-			return errors.New("recorder: Config." + rule.text)
+		if broken {
+			return c, errors.New("recorder: Config." + rule)
 		}
 	}
-	return nil
+	return c, nil
 }
 
-// isNil reports whether value is a nil pointer.
+// isNil reports whether value is a nil pointer or func.
 func isNil(value any) bool {
 	v := reflect.ValueOf(value)
-	return v.Kind() == reflect.Pointer && v.IsNil()
+	return (v.Kind() == reflect.Pointer || v.Kind() == reflect.Func) && v.IsNil()
 }
+
+// What net/http would leave out without a word, or HTTP/2 refuse, and a key that all events would share.
+var unsendable = []string{"Host", "Content-Length", "Transfer-Encoding", "Trailer", "Connection", "Upgrade", "X-Idempotency-Key"}
+
+// request makes the request that every attempt is a copy of. Its errors quote nothing, as those of
+// net/url and net/http would.
+func (c Config) request() (*http.Request, error) {
+	req, err := http.NewRequest(http.MethodPost, c.Webhook, nil)
+	if err != nil || strings.TrimSpace(c.Webhook) != c.Webhook || !usable(req.URL) {
+		return nil, errors.New("recorder: Config.Webhook is not an http or https URL with a host and, if any, a port within 1 to 65535")
+	}
+	for name, values := range c.Header {
+		name = http.CanonicalHeaderKey(name)
+		if slices.Contains(unsendable, name) {
+			return nil, fmt.Errorf("recorder: Config.Header may not set %s", name)
+		}
+		req.Header[name] = append(req.Header[name], values...)
+	}
+	// A transport checks the header before it looks at the context, so with one that is over it goes
+	// no further.
+	over, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := new(http.Transport).RoundTrip(req.WithContext(over)); !errors.Is(err, context.Canceled) {
+		return nil, errors.New("recorder: Config.Header has a malformed name, or a value with a line break or control character")
+	}
+	if user := req.URL.User; user != nil && req.Header.Get("Authorization") == "" {
+		password, _ := user.Password()
+		req.SetBasicAuth(user.Username(), password)
+	}
+	req.URL.User = nil
+	return req, nil
+}
+
+// usable reports whether events can be posted to u.
+func usable(u *url.URL) bool {
+	port, err := strconv.ParseUint(cmp.Or(u.Port(), "80"), 10, 16)
+	unfit := func(c rune) bool { return !unicode.IsPrint(c) }
+	return (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && err == nil && port > 0 &&
+		(u.Host[0] == '[' || !strings.Contains(u.Hostname(), ":")) && !strings.ContainsFunc(u.Host, unfit)
+}
+
+// The recorder and its queue: each event ends in settle, wherever it came from.
+
+// The errors that Record, and nothing else, refuses an event with. Compare with [errors.Is].
+var (
+	// ErrQueueFull says that the queue has no room, or none for an event that is no error.
+	ErrQueueFull = errors.New("recorder: queue is full")
+	// ErrStopped says that the recorder is draining its queue, or has.
+	ErrStopped = errors.New("recorder: stopped")
+)
+
+var (
+	errStarted      = errors.New("recorder: started a second time")
+	errDrainTimeout = errors.New("not delivered before the drain timeout")
+)
+
+// dropped is the outcome of an event that no attempt was made for, beside those that attempts have.
+const dropped = stopped + 1
 
 // Stats counts what became of the events given to a [Recorder]. Each event ends in exactly one of
 // Delivered, Duplicates, Rejected, Failed and Dropped; before that it is in Queued or under way.
@@ -264,64 +347,72 @@ type Stats struct {
 }
 
 // A Recorder posts events to one webhook. Make one with [New]; most callers then use
-// [Recorder.Record] and have [Recorder.Start] run by a controller manager. All methods are safe for
-// concurrent use.
+// [Recorder.Record] and put [Recorder.Run] around their manager. All methods are safe for concurrent
+// use.
+//
+// The events of an object form a chain. The oldest of each chain waits in ready, or is in the hands
+// of a worker, which then makes the next of it ready: so an object's events stay in order, and objects
+// take turns.
 type Recorder struct {
-	webhook *webhook // nil: every call is a no-op
-	config  Config   // with its defaults
+	webhook   *webhook // nil: every call is a no-op
+	closeIdle func()
+	config    Config // with its defaults
 
-	delivered, duplicates, rejected, failed, dropped atomic.Uint64
-	refusals                                         atomic.Uint64 // those of dropped that Record refused
-
+	counts  [dropped + 1]atomic.Uint64
+	retries atomic.Uint64
 	started atomic.Bool
+	pending sync.WaitGroup // the events that are queued or in the hands of a worker
+	ready   chan *entry    // never blocks: it has room for all that may be queued
 
-	mu      sync.Mutex          // guards all that follows
-	wake    *sync.Cond          // what idle workers wait for: an event more, or the stop
-	stopped bool                // no more events are taken
-	queued  int                 // events that wait, at most Config.QueueSize: in queue or parked
-	queue   []Event             // a ring of Config.QueueSize; what waits in it is numbered from out to in
-	in, out uint64              // the next event to be put into queue, and the next to leave it
-	parked  map[object][]*Event // the objects in the workers' hands, each with what came up meanwhile
+	mu      sync.Mutex        // guards all that follows, and sends to ready
+	stopped bool              // no more events are taken
+	queued  int               // events that wait, at most Config.QueueSize
+	chains  map[object]*entry // the oldest event of each object that has one
+	unused  *entry            // a list of entries to be used again
 }
 
-// An object is what an event is about: the key of the event's order and its name in the log.
-type object struct{ kind, namespace, name string }
-
-func (e *Event) object() object {
-	return object{e.InvolvedObject.Kind, e.InvolvedObject.Namespace, e.InvolvedObject.Name}
-}
-
-// LogValue makes an object a group of attributes with the names that controllers use.
-func (o object) LogValue() slog.Value {
-	return slog.GroupValue(slog.String("kind", o.kind), slog.String("namespace", o.namespace), slog.String("name", o.name))
+// An entry is an event on its way, and a link in its object's chain.
+type entry struct {
+	about object
+	event Event
+	next  *entry
+	last  *entry // the newest of the chain; kept in the oldest alone
 }
 
 // New makes a Recorder, or says which field of the configuration is wrong, without quoting the
 // webhook. It starts no goroutine and opens no connection.
 func New(config Config) (*Recorder, error) {
-	c := config.withDefaults()
-	if err := c.validate(); err != nil {
+	c, err := config.settled()
+	if err != nil {
 		return nil, err
 	}
-	r := &Recorder{config: c, parked: make(map[object][]*Event)}
-	r.wake = sync.NewCond(&r.mu)
+	r := &Recorder{closeIdle: func() {}, config: c, ready: make(chan *entry, c.QueueSize), chains: make(map[object]*entry)}
 	if c.Webhook == "" {
 		return r, nil
 	}
-	var err error
-	if r.webhook, err = newWebhook(c); err != nil {
+	request, err := c.request()
+	if err != nil {
 		return nil, err
 	}
+	r.webhook = newWebhook(request, c.Webhook)
+	r.webhook.timeout, r.webhook.attempts, r.webhook.backoff = c.Timeout, c.MaxAttempts, c.Backoff
+	r.webhook.logger, r.webhook.retries = c.Logger, &r.retries
+	if c.Transport != nil {
+		r.webhook.transport, r.webhook.foreign = c.Transport, true
+	} else {
+		own := newTransport(request.URL, c.Timeout)
+		own.TLSClientConfig = c.TLS.Clone()
+		r.webhook.transport, r.closeIdle = own, own.CloseIdleConnections
+		// Run closes idle connections when it ends; this is for a recorder that only ever posts.
+		runtime.AddCleanup(r, (*http.Transport).CloseIdleConnections, own)
+	}
 	r.config.Webhook, r.config.Header, r.config.Transport = "", nil, nil // so that a printed Recorder shows no secret
-	r.queue = make([]Event, c.QueueSize)
-	// Start closes idle connections when it ends; this is for a recorder that only ever posts.
-	runtime.AddCleanup(r, func(closeIdle func()) { closeIdle() }, r.webhook.closeIdle)
 	return r, nil
 }
 
 // Post sends the event now and returns when the receiver has it, which it also has when it answers
 // that it had it before, or when it cannot be delivered. It makes up to Config.MaxAttempts attempts
-// within ctx, and returns without a further request once ctx is over. It does not need Start.
+// within ctx, and returns without a further request once ctx is over. It needs neither Run nor Start.
 //
 // The error wraps its cause: a [*StatusError] for an answer, the transport's error where there was
 // none, and for a ctx that is over both ctx.Err() and [context.Cause], with the failure of the last
@@ -330,50 +421,45 @@ func (r *Recorder) Post(ctx context.Context, e Event) error {
 	if r.ignores(e.Severity) {
 		return nil
 	}
-	if err := r.complete(&e); err != nil {
-		return r.lose(&r.rejected, e.object(), e.Reason, err)
+	err := e.complete(r.config.Controller, r.config.Instance)
+	if ctx == nil {
+		err = errors.New("nil context")
+	}
+	if err != nil {
+		return r.settle(rejected, e.object(), e.Reason, err)
 	}
 	e.Message = shorten(e.Message)
-	return r.post(ctx, e)
+	return r.post(ctx, &entry{about: e.object(), event: e})
 }
 
 // Record puts the event into the queue and returns without waiting, whatever the receiver does. It
 // takes a copy of all that the caller might change later. Events of one object (kind, namespace and
-// name) are delivered in the order of the calls.
+// name) are delivered in the order of the calls; objects take turns.
 //
-// It may be called before Start. The error is [ErrQueueFull], [ErrStopped], or says what is wrong
+// It may be called before Run. The error is [ErrQueueFull], [ErrStopped], or says what is wrong
 // with the event; it has been counted and, but for a number of refusals, logged already, so that
 // most callers may ignore it.
 func (r *Recorder) Record(e Event) error {
 	if r.ignores(e.Severity) {
 		return nil
 	}
-	if err := r.complete(&e); err != nil {
-		return r.lose(&r.rejected, e.object(), e.Reason, err)
+	if err := e.complete(r.config.Controller, r.config.Instance); err != nil {
+		return r.settle(rejected, e.object(), e.Reason, err)
 	}
-	// Asked twice: here, so that a refusal copies nothing, and when the event is put into the queue,
-	// since the copy is made without holding up other callers.
-	r.mu.Lock()
-	err := r.refusal(e.Severity)
-	r.mu.Unlock()
-	if err == nil {
-		e.Message = shorten(e.Message)
-		e.Metadata = maps.Clone(e.Metadata)
-		if e.RelatedObject != nil {
-			related := *e.RelatedObject
-			e.RelatedObject = &related
-		}
-		err = r.enqueue(e)
-	}
+	added, err := r.reserve(e.Severity)
 	if err != nil {
-		r.dropped.Add(1)
-		// Each power of two gets a line: a flood of refusals must not become one in the log.
-		if n := r.refusals.Add(1); n&(n-1) == 0 {
-			r.config.Logger.LogAttrs(context.Background(), slog.LevelWarn, "event refused", slog.Any("object", e.object()),
-				slog.String("reason", e.Reason), slog.Any("error", err), slog.Uint64("refusals", n))
-		}
+		return r.settle(dropped, e.object(), e.Reason, err)
 	}
-	return err
+	// Copied without holding up other callers, and only what has its place already.
+	*added = entry{about: e.object(), event: e}
+	added.event.Message = shorten(e.Message)
+	added.event.Metadata = maps.Clone(e.Metadata)
+	if e.RelatedObject != nil {
+		added.event.RelatedObject = new(ObjectReference)
+		*added.event.RelatedObject = *e.RelatedObject
+	}
+	r.enqueue(added)
+	return nil
 }
 
 // ignores reports whether an event is none of the recorder's business.
@@ -381,254 +467,200 @@ func (r *Recorder) ignores(severity string) bool {
 	return r.webhook == nil || severity == SeverityTrace
 }
 
-// complete fills in the defaults, or says what the event lacks. It allocates nothing.
-func (r *Recorder) complete(e *Event) error {
-	// Plain conditions here, since cmp.Or, which takes a slice, shows in what Record costs.
-	if e.Severity == "" {
-		e.Severity = SeverityInfo
-	}
-	switch {
-	case e.InvolvedObject.Kind == "":
-		return errors.New("event without InvolvedObject.Kind")
-	case e.InvolvedObject.Name == "":
-		return errors.New("event without InvolvedObject.Name")
-	case e.Severity != SeverityInfo && e.Severity != SeverityError:
-		return fmt.Errorf("event with Severity %q, which is none of info, error and trace", e.Severity)
-	}
-	if e.Timestamp.IsZero() {
-		e.Timestamp = time.Now()
-	}
-	e.Timestamp = time.Unix(e.Timestamp.Unix(), 0).UTC() // cheaper than Truncate, which divides
-	if e.ReportingController == "" {
-		e.ReportingController = r.config.Controller
-	}
-	if e.ReportingInstance == "" {
-		e.ReportingInstance = r.config.Instance
-	}
-	return nil
-}
-
-// shorten cuts the middle out of a message that is too long, at character boundaries. The end stays,
-// since that is where an error text often comes to the point. A byte that is not UTF-8 counts as one
-// character, which is what it becomes in JSON.
-func shorten(message string) string {
-	if len(message) <= maxMessage {
-		return message
-	}
-	count := utf8.RuneCountInString(message)
-	if count <= maxMessage {
-		return message
-	}
-	head, tail := 0, len(message)
-	for range keptOfMessage {
-		_, size := utf8.DecodeRuneInString(message[head:])
-		head += size
-		_, size = utf8.DecodeLastRuneInString(message[:tail])
-		tail -= size
-	}
-	return fmt.Sprintf("%s ... [%d characters left out] ... %s", message[:head], count-2*keptOfMessage, message[tail:])
-}
-
-// post delivers one event, and counts and logs what became of it.
-func (r *Recorder) post(ctx context.Context, e Event) error {
-	about := e.object()
-	body, err := json.Marshal(e)
-	if err != nil {
-		return r.lose(&r.rejected, about, e.Reason, fmt.Errorf("encode event: %w", err))
-	}
-	result, err := r.webhook.deliver(ctx, about, body)
-	if err != nil {
-		err = fmt.Errorf("%s: %w", r.webhook.target, err)
-	}
-	switch result {
-	case delivered:
-		r.delivered.Add(1)
-		return nil
-	case duplicate:
-		r.duplicates.Add(1)
-		return nil
-	case rejected:
-		return r.lose(&r.rejected, about, e.Reason, err)
-	default:
-		return r.lose(&r.failed, about, e.Reason, err)
-	}
-}
-
-// lose counts and logs a lost event, and returns the error that says so.
-func (r *Recorder) lose(count *atomic.Uint64, about object, reason string, cause error) error {
-	count.Add(1)
-	err := fmt.Errorf("recorder: %w", cause)
-	r.config.Logger.LogAttrs(context.Background(), slog.LevelError, "event lost", slog.Any("object", about),
-		slog.String("reason", reason), slog.Any("error", err))
-	return err
-}
-
-// Stats returns the counts so far. They add up to the events given whenever none is under way.
-func (r *Recorder) Stats() Stats {
-	stats := Stats{
-		Delivered:  r.delivered.Load(),
-		Duplicates: r.duplicates.Load(),
-		Rejected:   r.rejected.Load(),
-		Failed:     r.failed.Load(),
-		Dropped:    r.dropped.Load(),
-	}
-	if r.webhook != nil {
-		stats.Retries = r.webhook.retries.Load()
-	}
+// reserve takes a place in the queue for an event of that severity, or says why there is none.
+func (r *Recorder) reserve(severity string) (*entry, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	stats.Queued = r.queued
-	return stats
-}
-
-// Start delivers the queue until ctx is over, and then what is still queued, within
-// Config.DrainTimeout. It returns nil if all that was queued has come to its end by then, and
-// otherwise cancels the attempts under way, counts the rest as dropped, and says how many events
-// were lost to that. From the stop on, Record refuses events.
-//
-// A Recorder is started once; a second call is an error. Start owns all goroutines of the recorder:
-// one for each of Config.Workers, gone when it returns. It satisfies controller-runtime's
-// manager.Runnable.
-func (r *Recorder) Start(ctx context.Context) error {
-	if r.started.Swap(true) {
-		return errors.New("recorder: Start called a second time")
-	}
-	// Attempts outlive ctx by the time to drain.
-	delivery, cutOff := context.WithCancelCause(context.WithoutCancel(ctx))
-	defer cutOff(nil)
-	var inFlight, waiting atomic.Uint64
-	var workers sync.WaitGroup
-	for range r.config.Workers {
-		workers.Go(func() { r.work(delivery, &inFlight, &waiting) })
-	}
-
-	<-ctx.Done()
-	r.stop()
-	drain := time.AfterFunc(r.config.DrainTimeout, func() { cutOff(errDrainTimeout) })
-	defer drain.Stop()
-	workers.Wait()
-	if r.webhook != nil {
-		r.webhook.closeIdle()
-	}
-	if lost := inFlight.Load() + waiting.Load(); lost > 0 {
-		return fmt.Errorf("recorder: %d events lost at stop: %d left in the queue, %d cut off under way: %w",
-			lost, waiting.Load(), inFlight.Load(), errDrainTimeout)
-	}
-	return nil
-}
-
-// NeedLeaderElection returns false: every replica delivers its own events, as one that is not the
-// leader may have some too. It satisfies controller-runtime's manager.LeaderElectionRunnable.
-func (r *Recorder) NeedLeaderElection() bool { return false }
-
-// refusal says why an event cannot be queued now, or is nil. The caller holds mu.
-func (r *Recorder) refusal(severity string) error {
 	room := r.config.QueueSize
 	if severity != SeverityError {
 		room -= room / 4 // so that failures are still taken when routine news no longer is
 	}
 	switch {
 	case r.stopped:
-		return ErrStopped
+		return nil, ErrStopped
 	case r.queued >= room:
-		return ErrQueueFull
+		return nil, ErrQueueFull
+	case r.unused == nil:
+		more := make([]entry, 64) // at once, so that an event that finds none costs little more than its copy
+		for i := range more {
+			more[i].next, r.unused = r.unused, &more[i]
+		}
 	}
-	return nil
-}
-
-// enqueue puts e, to which nobody else refers, into the queue, or says why not.
-func (r *Recorder) enqueue(e Event) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if err := r.refusal(e.Severity); err != nil {
-		return err
-	}
-	*r.slot(r.in) = e
-	r.in++
 	r.queued++
-	r.wake.Signal()
-	return nil
+	r.pending.Add(1)
+	reserved := r.unused
+	r.unused = reserved.next
+	return reserved, nil
 }
 
-// slot is the place in the queue of the event with that number. The caller holds mu.
-func (r *Recorder) slot(number uint64) *Event { return &r.queue[number%uint64(len(r.queue))] }
-
-// stop refuses further events and lets the workers end when they have emptied the queue.
-func (r *Recorder) stop() {
+// enqueue makes added the newest event of its object.
+func (r *Recorder) enqueue(added *entry) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.stopped = true
-	r.wake.Broadcast()
-}
-
-// work delivers events until there are none left after the stop. What is left once ctx is over is
-// dropped. What that cuts off and drops is counted in inFlight and waiting.
-func (r *Recorder) work(ctx context.Context, inFlight, waiting *atomic.Uint64) {
-	for {
-		e, ok := r.take()
-		if !ok {
-			return
-		}
-		for ok {
-			if ctx.Err() != nil {
-				waiting.Add(1)
-				r.lose(&r.dropped, e.object(), e.Reason, context.Cause(ctx))
-			} else if err := r.post(ctx, e); errors.Is(err, errDrainTimeout) {
-				inFlight.Add(1)
-			}
-			e, ok = r.next(e.object())
-		}
+	if oldest := r.chains[added.about]; oldest != nil {
+		oldest.last.next = added
+		oldest.last = added
+		return
 	}
+	r.start(added, added)
 }
 
-// take waits for an event and puts its object into the caller's hands. An event whose object another
-// worker has in hand is parked there, so that no worker waits for another. Record must not wait for a
-// long row of these: the lock is free after each, and a slice that grows copies no more than pointers.
+// start gives an object its turn: oldest is next to be delivered, last its newest event. The caller
+// holds mu.
+func (r *Recorder) start(oldest, last *entry) {
+	oldest.last = last
+	r.chains[oldest.about] = oldest
+	r.ready <- oldest
+}
+
+// finish lets go of an event that a worker has done with. Its object has its next turn behind all
+// others, or is forgotten.
+func (r *Recorder) finish(e *entry) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if e.next != nil {
+		r.start(e.next, e.last)
+	} else {
+		delete(r.chains, e.about)
+	}
+	*e = entry{next: r.unused} // The entry lives on; what the event holds must not.
+	r.unused = e
+	r.pending.Done()
+}
+
+// Run delivers the queue while main runs, and when main has returned what is still queued, within
+// Config.DrainTimeout. In a controller it stands around the manager, rec.Run(ctx, mgr.Start), so that
+// it outlives every reconciler: a manager that is told to stop goes on reconciling for a while.
 //
-// It reports false when there are no events left after the stop.
-func (r *Recorder) take() (Event, bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for {
-		for r.out == r.in {
-			if r.stopped {
-				return Event{}, false
-			}
-			r.wake.Wait()
-		}
-		e := *r.slot(r.out)
-		*r.slot(r.out) = Event{} // The queue lives on; what the event holds must not.
-		r.out++
-		about := e.object()
-		parked, inHand := r.parked[about]
-		if !inHand {
-			r.parked[about] = nil
-			r.queued--
-			return e, true
-		}
-		late := e
-		r.parked[about] = append(parked, &late)
-		r.mu.Unlock()
-		r.mu.Lock()
+// Main is given ctx, which ends nothing else here. The error is main's. If events were lost because
+// the time to drain was over, an error that says how many is joined to it; [errors.Is] finds both.
+// From the moment that main returns Record refuses events.
+//
+// A recorder is run once. If it has been started before, main runs all the same, and an error that
+// says so is joined to main's. If main panics, the queue is drained before the panic goes on.
+func (r *Recorder) Run(ctx context.Context, main func(context.Context) error) (err error) {
+	if r.webhook == nil {
+		return main(ctx)
 	}
+	if r.started.Swap(true) {
+		return errors.Join(main(ctx), errStarted)
+	}
+	// Attempts outlive ctx by the time to drain.
+	delivery, cutOff := context.WithCancelCause(context.WithoutCancel(ctx))
+	var lost atomic.Int64
+	var workers sync.WaitGroup // all of the recorder's goroutines
+	for range r.config.Workers {
+		workers.Go(func() {
+			for e := range r.ready {
+				if errors.Is(r.handle(delivery, e), errDrainTimeout) {
+					lost.Add(1)
+				}
+				r.finish(e)
+			}
+		})
+	}
+	defer func() {
+		r.mu.Lock()
+		r.stopped = true
+		r.mu.Unlock()
+		drain := time.AfterFunc(r.config.DrainTimeout, func() { cutOff(errDrainTimeout) })
+		r.pending.Wait()
+		close(r.ready) // Nothing is pending and nothing more is taken, so nobody sends.
+		workers.Wait()
+		drain.Stop()
+		cutOff(nil)
+		r.closeIdle()
+		if n := int(lost.Load()); n > 0 {
+			err = errors.Join(err, fmt.Errorf("recorder: %s lost at stop: %w", count(n, "event"), errDrainTimeout))
+		}
+	}()
+	return main(ctx)
 }
 
-// next returns the object's next event, if one was parked meanwhile; it is older than all that is in
-// the queue. Otherwise it lets go of the object and reports false.
-func (r *Recorder) next(about object) (Event, bool) {
+// Start is Run until ctx is over. It returns nil if nothing was lost to the end of the time to drain.
+// A second call is an error.
+//
+// It satisfies controller-runtime's manager.Runnable, for events that do not come from reconcilers. A
+// manager stops it before these and waits until it has drained, so that what they record meanwhile is
+// refused; one that has lost its lease does not wait at all, so that the queue is lost.
+func (r *Recorder) Start(ctx context.Context) error {
+	if r.started.Load() {
+		return errStarted
+	}
+	return r.Run(ctx, func(context.Context) error {
+		<-ctx.Done()
+		return nil
+	})
+}
+
+// NeedLeaderElection returns false: every replica delivers its own events, as one that is not the
+// leader may have some too. It satisfies controller-runtime's manager.LeaderElectionRunnable, which
+// has a manager stop the recorder before its reconcilers: see Start.
+func (r *Recorder) NeedLeaderElection() bool { return false }
+
+// handle delivers an event, or drops it once the time to drain is over.
+func (r *Recorder) handle(ctx context.Context, e *entry) error {
+	r.mu.Lock()
+	r.queued--
+	r.mu.Unlock()
+	if ctx.Err() != nil {
+		return r.settle(dropped, e.about, e.event.Reason, context.Cause(ctx))
+	}
+	return r.post(ctx, e)
+}
+
+// post delivers an event.
+func (r *Recorder) post(ctx context.Context, e *entry) error {
+	body, err := json.Marshal(&e.event)
+	if err != nil {
+		return r.settle(rejected, e.about, e.event.Reason, fmt.Errorf("encode event: %w", err))
+	}
+	result, err := r.webhook.deliver(ctx, &e.about, body)
+	if err != nil {
+		u := r.webhook.request.URL
+		err = fmt.Errorf("%s://%s: %w", u.Scheme, u.Host, err)
+	}
+	return r.settle(result, e.about, e.event.Reason, err)
+}
+
+// settle is where every event ends: it is counted once and, if it is lost, logged. It returns the
+// error that says why.
+func (r *Recorder) settle(result outcome, about object, reason string, err error) error {
+	total := r.counts[result].Add(1)
+	if err == nil {
+		return nil
+	}
+	level, text := slog.LevelError, "event lost"
+	if err == ErrQueueFull || err == ErrStopped {
+		// Each power of two gets a line: a flood of refusals must not become one in the log.
+		if total&(total-1) != 0 {
+			return err
+		}
+		level, text = slog.LevelWarn, "event refused"
+	} else {
+		err = fmt.Errorf("recorder: %w", err)
+	}
+	r.config.Logger.LogAttrs(context.Background(), level, text, slog.Any("object", about),
+		slog.String("reason", reason), slog.Any("error", err), slog.Uint64("total", total))
+	return err
+}
+
+// Stats returns the counts so far. They add up to the events given whenever none is under way.
+func (r *Recorder) Stats() Stats {
+	n := func(result outcome) uint64 { return r.counts[result].Load() }
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	parked := r.parked[about]
-	if len(parked) == 0 {
-		delete(r.parked, about)
-		return Event{}, false
-	}
-	e := parked[0]
-	parked[0] = nil // as in take
-	r.parked[about] = parked[1:]
-	r.queued--
-	return *e, true
+	return Stats{Delivered: n(delivered), Duplicates: n(duplicate), Rejected: n(rejected), Failed: n(retry) + n(stopped),
+		Dropped: n(dropped), Retries: r.retries.Load(), Queued: r.queued}
 }
+
+// Adapters: the recorder as client-go has it.
+
+// annotationPrefix is that of the annotations which an object adds to its events' metadata.
+const annotationPrefix = "event.toolkit.fluxcd.io/"
+
+// errNone says that there is no object to refer to.
+var errNone = errors.New("it is nil")
 
 // EventRecorder is a [Recorder] with the methods of client-go's tools/events EventRecorder and
 // AnnotatedEventRecorder, which it satisfies with T = runtime.Object. Make one with
@@ -689,52 +721,43 @@ func (a *EventRecorder[T]) AnnotatedEventf(regarding, related T, annotations map
 	event := Event{Severity: severity, Message: message, Reason: reason, Action: action, Metadata: annotations}
 	var err error
 	if event.InvolvedObject, err = a.refer(regarding); err != nil {
-		a.recorder.lose(&a.recorder.rejected, object{}, reason, fmt.Errorf("no reference to the %T: %w", regarding, err))
+		_ = a.recorder.settle(rejected, object{}, reason, fmt.Errorf("no reference to the %T: %w", regarding, err))
 		return
 	}
-	if !absent(related) {
-		if ref, err := a.refer(related); err == nil {
-			event.RelatedObject = &ref
-		} else {
-			a.recorder.config.Logger.LogAttrs(context.Background(), slog.LevelWarn, "event without its related object",
-				slog.Any("object", event.object()), slog.String("reason", reason), slog.Any("error", err))
-		}
+	if ref, err := a.refer(related); err == nil {
+		event.RelatedObject = new(ObjectReference)
+		*event.RelatedObject = ref
+	} else if err != errNone {
+		a.recorder.config.Logger.LogAttrs(context.Background(), slog.LevelWarn, "event without its related object",
+			slog.Any("object", event.object()), slog.String("reason", reason), slog.Any("error", err))
 	}
 	_ = a.recorder.Record(event) // which has counted and logged what it refuses
 }
 
-// refer describes an object that is there.
+// refer describes an object, if there is one.
 func (a *EventRecorder[T]) refer(object T) (ObjectReference, error) {
-	if absent(object) {
-		return ObjectReference{}, errors.New("it is nil")
+	var none T
+	if object == none || isNil(object) {
+		return ObjectReference{}, errNone
 	}
 	return a.reference(object)
-}
-
-// absent reports whether object is nil, a nil pointer, or the zero value of what has no nil.
-func absent(object any) bool {
-	v := reflect.ValueOf(object)
-	return !v.IsValid() || v.IsZero()
 }
 
 // merge returns annotations with those that the object adds to its events. The map that it was given
 // stays as it was.
 func merge(annotations map[string]string, object any) map[string]string {
 	annotated, ok := object.(interface{ GetAnnotations() map[string]string })
-	if !ok || absent(object) {
+	if !ok || isNil(object) {
 		return annotations
 	}
-	merged, copied := annotations, false
-	for key, value := range annotated.GetAnnotations() {
-		if !strings.HasPrefix(key, annotationPrefix) {
-			continue
-		}
-		if !copied {
-			merged, copied = make(map[string]string, len(annotations)), true
-			maps.Copy(merged, annotations)
-		}
-		merged[key] = value
+	added := maps.Clone(annotated.GetAnnotations())
+	maps.DeleteFunc(added, func(key, _ string) bool { return !strings.HasPrefix(key, annotationPrefix) })
+	if len(added) == 0 {
+		return annotations
 	}
+	merged := make(map[string]string, len(annotations)+len(added))
+	maps.Copy(merged, annotations)
+	maps.Copy(merged, added)
 	return merged
 }
 

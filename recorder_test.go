@@ -204,7 +204,6 @@ func TestPostWritesTheBytesThatFluxWrites(t *testing.T) {
 
 func TestNewNamesTheFieldThatIsWrong(t *testing.T) {
 	const ok = "http://receiver.test"
-	plain := roundTrip(nil)
 	tests := []struct {
 		config Config
 		field  string
@@ -219,12 +218,13 @@ func TestNewNamesTheFieldThatIsWrong(t *testing.T) {
 		{Config{Backoff: Backoff{Min: 2 * s, Max: s}}, "Config.Backoff.Max"},
 		{Config{Backoff: Backoff{Max: -1}}, "Config.Backoff.Max"},
 		{Config{Backoff: Backoff{Min: -1}}, "Config.Backoff.Min"},
-		{Config{Backoff: Backoff{Min: -2, Max: -1}}, "Config.Backoff.Max"},
+		{Config{Backoff: Backoff{Min: -1, Max: 1}}, "Config.Backoff.Min"},
 		{Config{Backoff: Backoff{Jitter: 2}}, "Config.Backoff.Jitter"},
 		{Config{Backoff: Backoff{Jitter: -0.1}}, "Config.Backoff.Jitter"},
 		{Config{Backoff: Backoff{Jitter: math.NaN()}}, "Config.Backoff.Jitter"},
-		{Config{TLS: &tls.Config{}, Transport: plain}, "Config.TLS"},
+		{Config{TLS: &tls.Config{}, Transport: noFields{}}, "Config.TLS"},
 		{Config{Transport: (*http.Transport)(nil)}, "Config.Transport"},
+		{Config{Transport: roundTrip(nil)}, "Config.Transport"},
 		{Config{Webhook: "h"}, "Config.Webhook"},
 		{Config{Webhook: "/x"}, "Config.Webhook"},
 		{Config{Webhook: "//h/x"}, "Config.Webhook"},
@@ -238,6 +238,9 @@ func TestNewNamesTheFieldThatIsWrong(t *testing.T) {
 		{Config{Webhook: "http://h:0/secret"}, "Config.Webhook"},
 		{Config{Webhook: "http://h:65536/secret"}, "Config.Webhook"},
 		{Config{Webhook: "http://h:99999999999999999999/secret"}, "Config.Webhook"},
+		{Config{Webhook: "http://h:80:90/"}, "Config.Webhook"},
+		{Config{Webhook: "http://a\u202eb/secret"}, "Config.Webhook"},
+		{Config{Webhook: "http://a%00b/secret"}, "Config.Webhook"},
 		{Config{Webhook: "http://h:secret"}, "Config.Webhook"},
 		{Config{Webhook: "http://a b/secret"}, "Config.Webhook"},
 		{Config{Webhook: "http://ann:se%ret@h/"}, "Config.Webhook"},
@@ -342,8 +345,32 @@ func TestARecorderWithoutAWebhookDoesNothing(t *testing.T) {
 	if err := <-started; err != nil {
 		t.Errorf("Start() = %v, want nil", err)
 	}
+	for range 2 {
+		if err := r.Run(t.Context(), func(context.Context) error { return errReset }); err != errReset {
+			t.Errorf("Run() = %v, want what main returned", err)
+		}
+	}
 	if got := r.Stats(); got != (Stats{}) || forwarded != 1 {
 		t.Errorf("Stats() = %+v with %d events forwarded, want none counted and 1", got, forwarded)
+	}
+}
+
+func TestPostWithoutAContextIsRefused(t *testing.T) {
+	r := mustNew(t, Config{Webhook: "http://receiver.test", Transport: noFields{}})
+	var none context.Context
+	if err := r.Post(none, testEvent("a")); text(err) != "recorder: nil context" || r.Stats() != (Stats{Rejected: 1}) {
+		t.Errorf("Post(nil) = %v, %+v, want an error, counted as rejected", err, r.Stats())
+	}
+}
+
+// retry.go posts bytes: it must be readable, and testable, without the file above it.
+func TestRetryKnowsNeitherEventsNorSettings(t *testing.T) {
+	source, err := os.ReadFile("retry.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found := regexp.MustCompile(`\b(Config|Event)\b|encoding/json`).FindAll(source, -1); found != nil {
+		t.Errorf("retry.go mentions %s", found)
 	}
 }
 
@@ -712,7 +739,7 @@ func TestAFailingEventHoldsUpItsOwnObjectAlone(t *testing.T) {
 	for workers, want := range map[int][]string{
 		4: {"b1 0s", "c1 0s", "a1 3s", "a2 3s", "a3 3s"},
 		2: {"b1 0s", "c1 0s", "a1 3s", "a2 3s", "a3 3s"},
-		1: {"a1 3s", "a2 3s", "b1 3s", "a3 3s", "c1 3s"}, // the order of the calls
+		1: {"a1 3s", "b1 3s", "c1 3s", "a2 3s", "a3 3s"}, // objects take turns
 	} {
 		t.Run(fmt.Sprint(workers, " workers"), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -828,9 +855,9 @@ func TestStopDrainsWhatItCan(t *testing.T) {
 		"time enough":      {taking(20 * time.Millisecond), 10 * s, 500 * time.Millisecond, Stats{Delivered: 100}, ""},
 		"just time enough": {taking(20 * time.Millisecond), 500*time.Millisecond + 1, 500 * time.Millisecond, Stats{Delivered: 100}, ""},
 		"too little": {taking(20 * time.Millisecond), 310 * time.Millisecond, 310 * time.Millisecond, Stats{Delivered: 60, Failed: 4, Dropped: 36},
-			"recorder: 40 events lost at stop: 36 left in the queue, 4 cut off under way: not delivered before the drain timeout"},
+			"recorder: 40 events lost at stop: not delivered before the drain timeout"},
 		"receiver down": {refused, 3500 * time.Millisecond, 3500 * time.Millisecond, Stats{Failed: 4, Dropped: 96, Retries: 8},
-			"recorder: 100 events lost at stop: 96 left in the queue, 4 cut off under way: not delivered before the drain timeout"},
+			"recorder: 100 events lost at stop: not delivered before the drain timeout"},
 		"receiver down, time to give up": {refused, time.Hour, 25 * 15 * s, Stats{Failed: 100, Retries: 400}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -866,17 +893,16 @@ func TestStopTellsOfASingleLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := mustNew(t, Config{Webhook: "http://receiver.test", Transport: &script{t: t, outcomes: []string{"timeout"}}, Timeout: time.Hour})
 		r.Record(testEvent("a"))
-		if err := start(t, r)(); !strings.HasPrefix(text(err), "recorder: 1 events lost at stop: 0 left in the queue, 1 cut off under way: ") {
+		if err := start(t, r)(); !strings.HasPrefix(text(err), "recorder: 1 event lost at stop: ") {
 			t.Errorf("Start() = %v, want an error about one event", err)
 		}
 	})
 }
 
-// Were two workers to take from the queue at once, the one that took the second event of an object
-// might claim the object first.
+// With one object alone, every worker is after the same chain.
 func TestWorkersDoNotOvertakeEachOther(t *testing.T) {
 	last := -1
-	r := mustNew(t, Config{Webhook: "http://receiver.test", Workers: 16, QueueSize: 40_000, Transport: roundTrip(func(req *http.Request) (*http.Response, error) {
+	r := mustNew(t, Config{Webhook: "http://receiver.test", Workers: 16, QueueSize: 40_000, DrainTimeout: time.Hour, Transport: roundTrip(func(req *http.Request) (*http.Response, error) {
 		if n, _ := strconv.Atoi(messageOf(t, req)); n != last+1 {
 			t.Errorf("event %d came after event %d", n, last)
 		}
@@ -895,73 +921,6 @@ func TestWorkersDoNotOvertakeEachOther(t *testing.T) {
 	}
 }
 
-func TestADeliveredEventIsNotKept(t *testing.T) {
-	r := mustNew(t, Config{Webhook: "http://receiver.test"})
-	e := testEvent("a")
-	for range 3 {
-		r.Record(e)
-	}
-	r.stop()
-	r.take()
-	r.take() // parks the other two
-	for i, slot := range r.queue {
-		if slot.Message != "" {
-			t.Errorf("queue[%d] = %+v after it was taken, want it gone", i, slot)
-		}
-	}
-	parked := r.parked[e.object()]
-	if _, ok := r.next(e.object()); !ok || len(parked) != 2 || parked[0] != nil || parked[1] == nil {
-		t.Errorf("parked = %+v after the first was taken, want it gone", parked)
-	}
-}
-
-// A caller may find room, and no longer have it once its copy of the event is made.
-// Whoever waits for the lock sees a row half parked, and not just before and after. With a single
-// processor a row may be done before anyone else runs, but not one after the other.
-func TestALongRowIsNotParkedInOneGo(t *testing.T) {
-	const row, rows = 1 << 17, 20
-	for range rows {
-		if seen := watchARowBeingParked(t, row); seen < row {
-			return
-		}
-	}
-	t.Errorf("in %d rows the lock was first free when all %d events were parked", rows, row)
-}
-
-// watchARowBeingParked returns how many events of a row were parked when the lock was first free.
-func watchARowBeingParked(t *testing.T, row int) (seen int) {
-	r := mustNew(t, Config{Webhook: "http://receiver.test", QueueSize: row})
-	e := testEvent("a")
-	e.Severity = SeverityError
-	for range row {
-		if err := r.enqueue(e); err != nil {
-			t.Fatal(err)
-		}
-	}
-	r.parked[e.object()] = nil // in another worker's hands
-	var worker sync.WaitGroup
-	worker.Go(func() { r.take() })
-	for seen == 0 {
-		r.mu.Lock()
-		seen = len(r.parked[e.object()])
-		r.mu.Unlock()
-	}
-	r.stop()
-	worker.Wait()
-	return seen
-}
-
-func TestTheQueueIsAskedAgainAfterTheCopy(t *testing.T) {
-	r := mustNew(t, Config{Webhook: "http://receiver.test", QueueSize: 1})
-	if first, second := r.enqueue(testEvent("a")), r.enqueue(testEvent("b")); first != nil || second != ErrQueueFull {
-		t.Errorf("enqueue() = %v, then %v, want nil and ErrQueueFull", first, second)
-	}
-	r.stop()
-	if err := r.enqueue(testEvent("a")); err != ErrStopped {
-		t.Errorf("enqueue() = %v after the stop, want ErrStopped", err)
-	}
-}
-
 func TestAStoppedRecorderRefuses(t *testing.T) {
 	transport, _ := capture(t)
 	var log syncBuffer
@@ -972,7 +931,7 @@ func TestAStoppedRecorderRefuses(t *testing.T) {
 			t.Errorf("Record() = %v, want ErrStopped", err)
 		}
 	}
-	if err := r.Start(t.Context()); text(err) != "recorder: Start called a second time" {
+	if err := r.Start(t.Context()); text(err) != "recorder: started a second time" {
 		t.Errorf("Start() = %v, want an error", err)
 	}
 	if err := r.Post(t.Context(), testEvent("a")); err != nil {
@@ -982,11 +941,123 @@ func TestAStoppedRecorderRefuses(t *testing.T) {
 		t.Errorf("Stats() = %+v, want %+v", got, want)
 	}
 	for n, want := range map[int]int{1: 1, 2: 1, 3: 0, 4: 1, 5: 0} {
-		line := fmt.Sprintf(`level=WARN msg="event refused" object.kind=App object.namespace=prod object.name=a reason=Tested error="recorder: stopped" refusals=%d`+"\n", n)
+		line := fmt.Sprintf(`level=WARN msg="event refused" object.kind=App object.namespace=prod object.name=a reason=Tested error="recorder: stopped" total=%d`+"\n", n)
 		if got := strings.Count(log.String(), line); got != want {
 			t.Errorf("refusal %d is logged %d times, want %d:\n%s", n, got, want, log.String())
 		}
 	}
+}
+
+// Run drains after main has returned, however that was, and not when its context is over.
+func TestRunOutlivesMain(t *testing.T) {
+	errMain := errors.New("main failed")
+	for name, test := range map[string]struct {
+		config  Config
+		started bool
+		main    error
+		want    []error
+		stats   Stats
+	}{
+		"main ends":                      {Config{}, false, nil, nil, Stats{Delivered: 2}},
+		"main fails":                     {Config{}, false, errMain, []error{errMain}, Stats{Delivered: 2}},
+		"no time to drain":               {Config{DrainTimeout: 1}, false, nil, []error{errDrainTimeout}, Stats{Failed: 1, Dropped: 1}},
+		"main fails, no time to drain":   {Config{DrainTimeout: 1}, false, errMain, []error{errMain, errDrainTimeout}, Stats{Failed: 1, Dropped: 1}},
+		"run before":                     {Config{}, true, nil, []error{errStarted}, Stats{Dropped: 2}},
+		"run before, main fails as well": {Config{}, true, errMain, []error{errMain, errStarted}, Stats{Dropped: 2}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				test.config.Webhook = "http://receiver.test"
+				test.config.Transport = roundTrip(func(req *http.Request) (*http.Response, error) {
+					select {
+					case <-time.After(s):
+						return answer(202, ""), nil
+					case <-req.Context().Done():
+						return nil, req.Context().Err()
+					}
+				})
+				r := mustNew(t, test.config)
+				if test.started {
+					start(t, r)()
+				}
+				err := r.Run(ctx, func(got context.Context) error {
+					if got != ctx {
+						t.Error("main was given another context")
+					}
+					cancel()
+					time.Sleep(time.Minute)
+					r.Record(testEvent("a"))
+					r.Record(testEvent("a"))
+					return test.main
+				})
+				if (err == nil) != (test.want == nil) {
+					t.Errorf("Run() = %v, want %v", err, test.want)
+				}
+				for _, want := range test.want {
+					if !errors.Is(err, want) {
+						t.Errorf("Run() = %v, want an error that is %v", err, want)
+					}
+				}
+				if got := r.Stats(); got != test.stats {
+					t.Errorf("Stats() = %+v, want %+v", got, test.stats)
+				}
+			})
+		})
+	}
+}
+
+func TestRunDrainsBeforeAPanicGoesOn(t *testing.T) {
+	transport, bodies := capture(t)
+	r := mustNew(t, Config{Webhook: "http://receiver.test", Transport: transport})
+	defer func() {
+		if got := recover(); got != "main" || len(*bodies) != 1 {
+			t.Errorf("recovered %v with %d events posted, want main's panic after one", got, len(*bodies))
+		}
+	}()
+	r.Run(t.Context(), func(context.Context) error {
+		r.Record(testEvent("a"))
+		panic("main")
+	})
+}
+
+// However many events two busy objects have, a quiet one waits for one of each at the most.
+func TestObjectsTakeTurns(t *testing.T) {
+	const took = 5 * time.Millisecond
+	synctest.Test(t, func(t *testing.T) {
+		begin := time.Now()
+		var mu sync.Mutex
+		ahead := map[string]int{} // events of each object that arrived before the quiet one's
+		var quiet time.Duration
+		r := mustNew(t, Config{Webhook: "http://receiver.test", Workers: 2, Transport: roundTrip(func(req *http.Request) (*http.Response, error) {
+			message := messageOf(t, req)
+			mu.Lock()
+			defer mu.Unlock()
+			if now := time.Since(begin); message == "message of quiet" {
+				quiet = now
+			} else if now < took {
+				ahead[message]++
+			}
+			mu.Unlock()
+			time.Sleep(took)
+			mu.Lock()
+			return answer(202, ""), nil
+		})})
+		for range 300 {
+			r.Record(testEvent("busy1"))
+			r.Record(testEvent("busy2"))
+		}
+		r.Record(testEvent("quiet"))
+		if err := start(t, r)(); err != nil {
+			t.Errorf("Start() = %v, want nil", err)
+		}
+		if diff := cmp.Diff(map[string]int{"message of busy1": 1, "message of busy2": 1}, ahead); diff != "" || quiet != took {
+			t.Errorf("the quiet object's event came after %v, want %v; ahead of it (-want +got):\n%s", quiet, took, diff)
+		}
+		if got, want := time.Since(begin), 301*took; got != want {
+			t.Errorf("601 events took %v, want %v", got, want)
+		}
+	})
 }
 
 func TestRefusalsAreLoggedLogarithmically(t *testing.T) {

@@ -1,11 +1,10 @@
 package recorder
 
-// This file moves bytes to a webhook: the retry loop, one attempt of it, what an attempt's outcome
-// means, and the transport. It knows nothing of events but the name that they go by in the log.
+// This file posts bytes to a webhook: the retry loop, one attempt of it, what an attempt's outcome
+// means, and the transport.
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -17,12 +16,14 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
 	"unicode"
+	"unicode/utf8"
 )
 
 // What the receiver may cost us, beside the attempt's timeout.
@@ -33,7 +34,7 @@ const (
 	drainTime       = 100 * time.Millisecond // for the rest of an answer that needs no reading
 	idleConnTimeout = 90 * time.Second       // as in [http.DefaultTransport]
 	minPing         = 100 * time.Millisecond // for the sake of receivers, with timeouts below 200ms
-	minSecret       = 4                      // bytes; what is shorter hides nothing and stands everywhere
+	minSecret       = 4                      // letters and digits; a shorter word hides nothing and stands everywhere
 )
 
 // An outcome is what an attempt came to, and so what happens next.
@@ -53,17 +54,14 @@ type StatusError struct {
 	StatusCode int
 
 	// Snippet is the start of the answer's body, at most 512 bytes of printable text on one line.
-	// It is empty for a redirect, whose body repeats the target. What it repeats word for word of the
-	// webhook or of Config.Header is blotted out, from four bytes on.
+	// It is empty for a redirect, whose body repeats the target. Words of the webhook and of
+	// the header are redacted, from four letters and digits on, in any case.
 	Snippet string
 }
 
 // Error gives the status code, its name where it has one, and the snippet.
 func (e *StatusError) Error() string {
-	text := "status " + strconv.Itoa(e.StatusCode)
-	if name := http.StatusText(e.StatusCode); name != "" {
-		text += " " + name
-	}
+	text := strings.TrimSpace(fmt.Sprintf("status %d %s", e.StatusCode, http.StatusText(e.StatusCode)))
 	if e.Snippet != "" {
 		text += ": " + e.Snippet
 	}
@@ -71,39 +69,38 @@ func (e *StatusError) Error() string {
 }
 
 // A webhook is a receiver, the way to it, and how patiently it is tried. It does not change once it
-// is made, but for the count, and is safe for concurrent use.
+// is made, and is safe for concurrent use.
 type webhook struct {
-	config    Config
-	url       *url.URL    // without user info, which has become a header
-	target    string      // all of the URL that may be shown
-	header    http.Header // of every request
+	request   *http.Request  // what every attempt sends a copy of
+	secrets   *regexp.Regexp // what must not be shown
 	transport http.RoundTripper
-	closeIdle func()
-	redact    *strings.Replacer
-	retries   atomic.Uint64
+	foreign   bool // the transport may change the requests that it is given, as many do
+	timeout   time.Duration
+	attempts  int
+	backoff   Backoff
+	logger    *slog.Logger
+	retries   *atomic.Uint64
 }
 
 // deliver posts body until the receiver has it or refuses it, or the attempts are used up, or ctx
-// is over. The error is nil if the receiver has it.
-func (w *webhook) deliver(ctx context.Context, about object, body []byte) (outcome, error) {
+// is over. The error is nil if the receiver has it. About names the body in the log.
+func (w *webhook) deliver(ctx context.Context, about slog.LogValuer, body []byte) (outcome, error) {
 	var last error
 	for attempt := 1; ; attempt++ {
 		result, err := w.postOnce(ctx, body)
 		switch {
-		case result == delivered || result == duplicate:
-			return result, nil
-		case result == rejected:
+		case result == delivered, result == duplicate, result == rejected:
 			return result, err
 		case ctx.Err() != nil:
 			return stopped, ended(ctx, err, last)
-		case attempt == w.config.MaxAttempts:
-			return result, fmt.Errorf("gave up after %d attempts: %w", attempt, err)
+		case attempt == w.attempts:
+			return result, fmt.Errorf("gave up after %s: %w", count(attempt, "attempt"), err)
 		}
-		pause := w.config.Backoff.Delay(attempt)
+		pause := w.backoff.Delay(attempt)
 		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= pause {
 			return stopped, fmt.Errorf("%w before attempt %d could be made: %w", context.DeadlineExceeded, attempt+1, err)
 		}
-		w.config.Logger.LogAttrs(ctx, slog.LevelDebug, "event not delivered yet", slog.Any("object", about),
+		w.logger.LogAttrs(ctx, slog.LevelDebug, "event not delivered yet", slog.Any("object", about),
 			slog.Int("attempt", attempt), slog.Duration("wait", pause), slog.Any("error", err))
 		if !sleep(ctx, pause) {
 			return stopped, ended(ctx, err)
@@ -111,6 +108,14 @@ func (w *webhook) deliver(ctx context.Context, about object, body []byte) (outco
 		w.retries.Add(1)
 		last = err
 	}
+}
+
+// count says how many things there are.
+func count(n int, thing string) string {
+	if n != 1 {
+		thing += "s"
+	}
+	return strconv.Itoa(n) + " " + thing
 }
 
 // ended says that the caller's context is over, why, and what failed before that, the latest first.
@@ -142,27 +147,20 @@ func (w *webhook) postOnce(ctx context.Context, body []byte) (outcome, error) {
 	if ctx.Err() != nil {
 		return stopped, nil
 	}
-	attempt, cancel := context.WithTimeout(ctx, w.config.Timeout)
+	attempt, cancel := context.WithTimeout(ctx, w.timeout)
 	defer cancel()
 
 	// RoundTrip and not http.Client.Do: that would follow redirects, and put the URL into its errors.
-	resp, err := w.transport.RoundTrip(w.request(attempt, body))
+	resp, err := w.transport.RoundTrip(w.copy(attempt, body))
 	if err != nil && resp != nil && resp.Body != nil {
 		resp.Body.Close() // against the contract of a RoundTripper, and no reason to leak
 	}
 	switch {
-	case same(err, ctx.Err()), same(err, context.Cause(ctx)):
-		return stopped, nil
-	case err != nil && ctx.Err() != nil:
-		return stopped, w.conceal(err)
-	case err != nil && attempt.Err() != nil:
-		return retry, fmt.Errorf("no answer within %v: %w", w.config.Timeout, w.conceal(err))
 	case err != nil:
-		return classifyError(err), w.conceal(err)
+		return w.unanswered(ctx, attempt, err)
 	case resp == nil:
 		return rejected, errors.New("the transport returned neither a response nor an error")
 	}
-
 	result := classify(resp.StatusCode)
 	if result == delivered || result == duplicate {
 		// The outcome stands since the header came. What has not followed soon costs the connection,
@@ -176,26 +174,37 @@ func (w *webhook) postOnce(ctx context.Context, body []byte) (outcome, error) {
 	return result, &StatusError{StatusCode: resp.StatusCode, Snippet: w.finish(resp)}
 }
 
+// unanswered says what it means that an attempt came to an error and no answer.
+func (w *webhook) unanswered(ctx, attempt context.Context, err error) (outcome, error) {
+	shown := &concealed{w.redact(err.Error()), err}
+	switch {
+	case same(err, ctx.Err()), same(err, context.Cause(ctx)):
+		return stopped, nil
+	case ctx.Err() != nil:
+		return stopped, shown
+	case attempt.Err() != nil:
+		return retry, fmt.Errorf("no answer within %v: %w", w.timeout, shown)
+	default:
+		return classifyError(err), shown
+	}
+}
+
 // same reports whether err is target and says no more.
 func same(err, target error) bool {
 	return err != nil && errors.Is(err, target) && err.Error() == target.Error()
 }
 
-// request makes the request of one attempt, with a reader of its own: a transport may go on reading
+// copy makes the request of one attempt, with a reader of its own: a transport may go on reading
 // after it has answered. What requests share, nobody ever changes.
-func (w *webhook) request(ctx context.Context, body []byte) *http.Request {
-	req := new(http.Request).WithContext(ctx)
-	req.Method = http.MethodPost
-	req.URL = w.url
-	req.Host = w.url.Host
-	req.Header = w.header
+func (w *webhook) copy(ctx context.Context, body []byte) *http.Request {
+	req := w.request.WithContext(ctx)
+	if w.foreign {
+		req = w.request.Clone(ctx)
+	}
 	req.ContentLength = int64(len(body))
 	// Not a type of our own: net/http sends what it knows to be in memory in one write with the header.
 	req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
 	req.Body, _ = req.GetBody()
-	if w.config.Transport != nil {
-		return req.Clone(ctx) // Many a wrapper changes the request that it is given.
-	}
 	return req
 }
 
@@ -213,19 +222,7 @@ func (w *webhook) finish(resp *http.Response) string {
 	if resp.StatusCode < 400 {
 		return "" // Of a success there is nothing to show; a redirect repeats its target.
 	}
-	return w.snippet(string(start))
-}
-
-// snippet makes a foreign text fit to be shown: short, on one line, printable and without secrets.
-func (w *webhook) snippet(text string) string {
-	text = strings.Map(func(c rune) rune {
-		if unicode.IsPrint(c) {
-			return c
-		}
-		return ' '
-	}, w.redact.Replace(text))
-	text = strings.Join(strings.Fields(text), " ")
-	return strings.ToValidUTF8(text[:min(len(text), maxSnippet)], "")
+	return w.redact(string(start))
 }
 
 // classify says what a status code means. 429 is how notification-controller answers an event that
@@ -247,94 +244,42 @@ func classify(code int) outcome {
 // classifyError says what it means that there was no answer. What waiting does not mend is
 // rejected: a certificate, or a receiver that does not speak TLS.
 func classifyError(err error) outcome {
-	var notTLS tls.RecordHeaderError
-	switch {
-	case is[*tls.CertificateVerificationError](err), is[x509.UnknownAuthorityError](err),
-		is[x509.HostnameError](err), is[x509.CertificateInvalidError](err):
+	var header tls.RecordHeaderError
+	notTLS := errors.As(err, &header) && string(header.RecordHeader[:]) == "HTTP/" || errors.Is(err, http.ErrSchemeMismatch)
+	if notTLS || errors.As(err, new(*tls.CertificateVerificationError)) || errors.As(err, new(x509.UnknownAuthorityError)) ||
+		errors.As(err, new(x509.HostnameError)) || errors.As(err, new(x509.CertificateInvalidError)) {
 		return rejected
-	case errors.As(err, &notTLS) && string(notTLS.RecordHeader[:]) == "HTTP/":
-		return rejected
-	case errors.Is(err, http.ErrSchemeMismatch): // the same, as http.Client says it
-		return rejected
-	default:
-		return retry
 	}
+	return retry
 }
 
-// is reports whether err is a T or wraps one.
-func is[T error](err error) bool {
-	var target T
-	return errors.As(err, &target)
-}
-
-// newWebhook makes the way to c.Webhook. Of a malformed address it only says what is wrong: the
-// error of url.Parse would quote it.
-func newWebhook(c Config) (*webhook, error) {
-	u, err := url.Parse(c.Webhook)
-	switch {
-	case err != nil || strings.TrimSpace(c.Webhook) != c.Webhook:
-		return nil, errors.New("recorder: Config.Webhook is not a URL")
-	case u.Scheme != "http" && u.Scheme != "https":
-		return nil, errors.New("recorder: Config.Webhook is not an http or https URL")
-	case u.Hostname() == "":
-		return nil, errors.New("recorder: Config.Webhook has no host")
+// newWebhook makes a webhook that posts copies of req, and shows no more of address and of req's
+// header than scheme and host.
+func newWebhook(req *http.Request, address string) *webhook {
+	secrets := []string{address}
+	for _, values := range req.Header {
+		secrets = append(secrets, values...)
 	}
-	if port, err := strconv.ParseUint(cmp.Or(u.Port(), "80"), 10, 16); err != nil || port == 0 {
-		return nil, errors.New("recorder: Config.Webhook has a port that is not within 1 to 65535")
-	}
-	w := &webhook{config: c, url: u, target: u.Scheme + "://" + u.Host, header: make(http.Header)}
-	for name, values := range c.Header {
-		name = http.CanonicalHeaderKey(name)
-		w.header[name] = append(w.header[name], values...)
-	}
-	if err := w.check(); err != nil {
-		return nil, err
-	}
-	password, _ := u.User.Password()
-	if u.User != nil && w.header.Get("Authorization") == "" {
-		(&http.Request{Header: w.header}).SetBasicAuth(u.User.Username(), password)
-	}
-	w.redact = redactor(u, w.header)
-	u.User = nil
-	if w.header.Get("Content-Type") == "" {
-		w.header.Set("Content-Type", "application/json")
+	if req.Header.Get("Content-Type") == "" {
+		req.Header.Set("Content-Type", "application/json")
 	}
 	// This entry is not sent. It lets the transport repeat a request at once, without costing an
 	// attempt, when a kept connection turns out to be closed. The receiver drops a second copy.
-	w.header["X-Idempotency-Key"] = nil
-
-	w.transport, w.closeIdle = c.Transport, func() {}
-	if w.transport == nil {
-		own := newTransport(c.TLS, c.Timeout)
-		w.transport, w.closeIdle = own, own.CloseIdleConnections
-	}
-	return w, nil
-}
-
-// check finds what net/http would refuse at each request, or leave out without a word, and a key that
-// all events would share.
-func (w *webhook) check() error {
-	for _, name := range []string{"Host", "Content-Length", "Transfer-Encoding", "Trailer", "Connection", "Upgrade", "X-Idempotency-Key"} {
-		if w.header.Values(name) != nil {
-			return fmt.Errorf("recorder: Config.Header may not set %s", name)
-		}
-	}
-	// A transport checks the header before it looks at the context, so with one that is over it goes
-	// no further. Its error may quote a name, which may be a secret in the wrong place.
-	over, cancel := context.WithCancel(context.Background())
-	cancel()
-	if _, err := new(http.Transport).RoundTrip(w.request(over, nil)); !errors.Is(err, context.Canceled) {
-		return errors.New("recorder: Config.Header has a malformed name, or a value with a line break or control character")
-	}
-	return nil
+	req.Header["X-Idempotency-Key"] = nil
+	return &webhook{request: req, secrets: redactor(secrets, req.URL.Scheme+" "+req.URL.Host)}
 }
 
 // newTransport makes the recorder's own transport. It shares nothing with [http.DefaultTransport].
-func newTransport(config *tls.Config, timeout time.Duration) *http.Transport {
+//
+// A trailing dot of the host only tells a resolver that the name is complete. It must not keep
+// NO_PROXY from matching it.
+func newTransport(u *url.URL, timeout time.Duration) *http.Transport {
+	dotless := *u
+	dotless.Host = strings.Replace(u.Host, u.Hostname(), strings.TrimSuffix(u.Hostname(), "."), 1)
+	asked := &http.Request{URL: &dotless}
 	return &http.Transport{
-		Proxy:           proxyFromEnvironment,
-		DialContext:     (&net.Dialer{Timeout: timeout}).DialContext,
-		TLSClientConfig: config.Clone(),
+		Proxy:       func(*http.Request) (*url.URL, error) { return http.ProxyFromEnvironment(asked) },
+		DialContext: (&net.Dialer{Timeout: timeout}).DialContext,
 		// A connection in the making outlives the attempt that asked for it, so it needs bounds of its own.
 		TLSHandshakeTimeout: timeout,
 		// As many as there are senders: with fewer, each burst would open connections anew.
@@ -352,51 +297,39 @@ func newTransport(config *tls.Config, timeout time.Duration) *http.Transport {
 	}
 }
 
-// proxyFromEnvironment is [http.ProxyFromEnvironment], except that a trailing dot of the host, which
-// only tells a resolver that the name is complete, does not keep NO_PROXY from matching it.
-func proxyFromEnvironment(req *http.Request) (*url.URL, error) {
-	if host, dotted := strings.CutSuffix(req.URL.Hostname(), "."); dotted {
-		dotless := *req.URL
-		dotless.Host = strings.ReplaceAll(dotless.Host, host+".", host)
-		req = &http.Request{URL: &dotless}
-	}
-	return http.ProxyFromEnvironment(req)
-}
-
-// redactor blots out what must not be shown: the webhook's user info, path and query and the values
-// of the header, whole and in pieces, as they were given and as they are sent. A receiver may repeat
-// any of it ("Cannot POST /services/T0"), and so may the error of a caller's Transport.
-func redactor(u *url.URL, header http.Header) *strings.Replacer {
-	user, _ := url.PathUnescape(u.User.String())
-	query, _ := url.QueryUnescape(u.RawQuery)
-	secrets := []string{u.User.String(), user, u.EscapedPath(), u.Path, u.RawQuery, query}
-	for _, values := range header {
-		secrets = append(secrets, values...)
-	}
-	for _, whole := range secrets {
-		secrets = append(secrets, strings.FieldsFunc(whole, func(c rune) bool { return strings.ContainsRune("/?&=:;, ", c) })...)
-	}
-	// The longest first, since the first that matches is the one that is blotted out.
-	slices.SortFunc(secrets, func(a, b string) int { return len(b) - len(a) })
-	var pairs []string
+// redactor matches the words of secrets: runs of letters and digits, in any case, as they were given
+// and without their escapes. A receiver that repeats a path ("Cannot POST /services/T0") spells what
+// is between its words in its own way. The words of what is shown anyway are left out.
+func redactor(secrets []string, shown string) *regexp.Regexp {
+	apart := func(c rune) bool { return !unicode.IsLetter(c) && !unicode.IsDigit(c) }
+	harmless := strings.FieldsFunc(strings.ToLower(shown), apart)
+	words := []string{`\z.`} // Nothing matches this, and an empty list would match everywhere.
 	for _, secret := range secrets {
-		if len(secret) >= minSecret && !strings.Contains(u.Host, secret) { // the host is shown anyway
-			pairs = append(pairs, secret, "[redacted]")
+		for _, piece := range strings.FieldsFunc(secret, func(c rune) bool { return apart(c) && c != '%' }) {
+			decoded, _ := url.PathUnescape(piece)
+			// The piece itself as well: between its escapes there may be parts that are no words.
+			for _, word := range append(strings.FieldsFunc(strings.ToLower(piece+" "+decoded), apart), strings.ToLower(piece)) {
+				if utf8.RuneCountInString(word) >= minSecret && !slices.Contains(harmless, word) {
+					words = append(words, word)
+				}
+			}
 		}
 	}
-	return strings.NewReplacer(pairs...)
+	// The longest first, since the first that matches is the one that is redacted.
+	slices.SortFunc(words, func(a, b string) int { return len(b) - len(a) })
+	return regexp.MustCompile("(?i)" + strings.Join(words, "|"))
 }
 
-// conceal makes the text of an error fit to be shown: it may be the receiver's, or that of a caller's
-// Transport. What the error wraps is still found.
-func (w *webhook) conceal(err error) error {
-	if text := w.snippet(err.Error()); text != err.Error() {
-		return &concealed{text, err}
-	}
-	return err
+// redact makes a foreign text fit to be shown: without secrets, printable, on one line, and short.
+func (w *webhook) redact(text string) string {
+	text = strings.ToValidUTF8(text, "\ufffd")
+	text = strings.Join(strings.FieldsFunc(text, func(c rune) bool { return c == ' ' || !unicode.IsPrint(c) }), " ")
+	text = w.secrets.ReplaceAllLiteralString(text, "[redacted]")
+	return strings.ToValidUTF8(text[:min(len(text), maxSnippet)], "")
 }
 
-// A concealed error is one whose own text must not be shown.
+// A concealed error is one whose own text must not be shown: it may be the receiver's, or that of a
+// caller's Transport. What it wraps is still found.
 type concealed struct {
 	text  string
 	cause error

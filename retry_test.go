@@ -6,8 +6,10 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"html"
 	"io"
 	"log"
 	"log/slog"
@@ -17,6 +19,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"os"
+	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -680,46 +683,90 @@ func TestSnippetIsShortPrintableAndOnOneLine(t *testing.T) {
 		Header:  http.Header{"X-Auth": {"Bearer " + secretToken, "1"}},
 	})
 	tests := map[string]struct{ body, want string }{
-		"plain":                       {"database unavailable", "database unavailable"},
-		"empty":                       {"", ""},
-		"lines and tabs":              {"<html>\r\n\t<h1>Bad</h1>\n</html>\n", "<html> <h1>Bad</h1> </html>"},
-		"escape sequences":            {"\x1b[31mred\x00\x7f", "[31mred"},
-		"direction overrides":         {"a\u202eb", "a b"},
-		"not UTF-8":                   {"a\xffb", "a\ufffdb"},
-		"long":                        {strings.Repeat("x", 600), strings.Repeat("x", 512)},
-		"cut within a character":      {"xx" + strings.Repeat("漢", 300), "xx" + strings.Repeat("漢", 170)},
-		"invalid bytes do not expand": {strings.Repeat("\xff", 600), strings.Repeat("\ufffd", 170)},
-		"the path":                    {"Cannot POST /services/T0/TOKEN", "Cannot POST [redacted]"},
-		"the escaped path":            {"Cannot POST /services/T0/TOK%45N", "Cannot POST [redacted]"},
-		"a part of the path":          {"no hook TOKEN", "no hook [redacted]"},
-		"the query":                   {"bad ?key=va%6Cue&b=2.", "bad ?[redacted]."},
-		"four bytes":                  {"bad word", "bad [redacted]"},
-		"a value of the query":        {"bad value", "bad [redacted]"},
-		"the user info":               {"ann:pass word pass%20word", "[redacted] [redacted]"},
-		"a header":                    {"Bearer xoxb-1234", "[redacted]"},
-		"a part of a header":          {"bad xoxb-1234 1", "bad [redacted] 1"},
-		"the user info as sent":       {"Basic YW5uOnBhc3Mgd29yZA==", "[redacted]"},
-		"the host may be shown":       {"receiver.test", "receiver.test"},
-		"secret beyond the cut":       {strings.Repeat("y", 505) + "TOKENTOKEN", strings.Repeat("y", 505) + "[redact"},
+		"plain":                  {"database unavailable", "database unavailable"},
+		"empty":                  {"", ""},
+		"lines and tabs":         {"<html>\r\n\t<h1>Bad</h1>\n</html>\n", "<html> <h1>Bad</h1> </html>"},
+		"escape sequences":       {"\x1b[31mred\x00\x7f", "[31mred"},
+		"direction overrides":    {"a\u202eb", "a b"},
+		"not UTF-8":              {"a\xffb", "a\ufffdb"},
+		"long":                   {strings.Repeat("x", 600), strings.Repeat("x", 512)},
+		"cut within a character": {"xx" + strings.Repeat("漢", 300), "xx" + strings.Repeat("漢", 170)},
+		"a run of invalid bytes": {strings.Repeat("\xff", 600), "\ufffd"},
+		"the path":               {"Cannot POST /services/T0/TOKEN", "Cannot POST /[redacted]/T0/[redacted]"},
+		"the escaped path":       {"Cannot POST /services/T0/TOK%45N", "Cannot POST /[redacted]/T0/[redacted]"},
+		"a part of the path":     {"no hook TOKEN", "no hook [redacted]"},
+		"the query":              {"bad ?key=va%6Cue&b=2.", "bad ?key=[redacted]&b=2."},
+		"four letters":           {"bad word", "bad [redacted]"},
+		"a value of the query":   {"bad value", "bad [redacted]"},
+		"the user info":          {"ann:pass word pass%20word", "ann:[redacted] [redacted] [redacted]"},
+		"a header":               {"Bearer xoxb-1234", "[redacted] [redacted]-[redacted]"},
+		"a part of a header":     {"bad xoxb-1234 1", "bad [redacted]-[redacted] 1"},
+		"the user info as sent":  {"Basic YW5uOnBhc3Mgd29yZA==", "[redacted] [redacted]=="},
+		"the host may be shown":  {"receiver.test", "receiver.test"},
+		"secret beyond the cut":  {strings.Repeat("y", 505) + "TOKENTOKEN", strings.Repeat("y", 505) + "[redact"},
 	}
 	for name, test := range tests {
-		if got := r.webhook.snippet(test.body); got != test.want {
-			t.Errorf("%s: snippet(%q) = %q, want %q", name, test.body, got, test.want)
+		if got := r.webhook.redact(test.body); got != test.want {
+			t.Errorf("%s: redact(%q) = %q, want %q", name, test.body, got, test.want)
+		}
+	}
+}
+
+// A receiver repeats a secret in its own spelling. Whatever that is, no word of it is shown, and what
+// stands beside it is.
+func TestNoSpellingShowsASecret(t *testing.T) {
+	r := mustNew(t, Config{
+		Webhook: "http://us%3Cer:pass%26word@receiver.test/services/T0K&EN/B0%20tok/x%3Cy%3Esecretpart/%6Didd%6Ce?api-key=Q-U-ERY4&sig=ab%2Bcdef%2Fgh",
+		Header:  http.Header{"X-Token": {`xoxb<"1234">&tail`}},
+	})
+	given := map[string][]string{
+		"path":      {"/services/T0K&EN/B0 tok/x<y>secretpart/middle", "services", "secretpart", "middle"},
+		"raw path":  {"/services/T0K&EN/B0%20tok/x%3Cy%3Esecretpart/%6Didd%6Ce", "services", "secretpart", "6didd", "idd%6ce"},
+		"query":     {"api-key=Q-U-ERY4&sig=ab+cdef/gh", "ery4", "cdef"},
+		"user info": {`us<er:pass&word`, "pass", "word"},
+		"header":    {`xoxb<"1234">&tail`, "xoxb", "1234", "tail"},
+	}
+	inJSON := func(text string) string {
+		data, _ := json.Marshal(text)
+		return string(data)
+	}
+	for spelling, spell := range map[string]func(string) string{
+		"raw":          func(text string) string { return text },
+		"JSON":         inJSON,
+		"JSON in JSON": func(text string) string { return inJSON(inJSON(text)) },
+		"HTML":         html.EscapeString,
+		"percent":      url.QueryEscape,
+		"lower percent": func(text string) string {
+			return regexp.MustCompile("%..").ReplaceAllStringFunc(url.PathEscape(text), strings.ToLower)
+		},
+		"lower": strings.ToLower,
+		"upper": strings.ToUpper,
+	} {
+		for part, words := range given {
+			got := strings.ToLower(r.webhook.redact("before " + spell(words[0]) + " after"))
+			for _, word := range words[1:] {
+				if strings.Contains(got, word) {
+					t.Errorf("%s in %s: shown is %q, want no %q in it", part, spelling, got, word)
+				}
+			}
+			if !strings.HasPrefix(got, "before ") || !strings.HasSuffix(got, " after") {
+				t.Errorf("%s in %s: shown is %q, want what stands beside it as well", part, spelling, got)
+			}
 		}
 	}
 }
 
 func TestTheHostIsShownThoughItIsInThePathToo(t *testing.T) {
 	r := mustNew(t, Config{Webhook: "http://receiver.test/receiver/TOKEN"})
-	if got, want := r.webhook.snippet("receiver.test knows no TOKEN"), "receiver.test knows no [redacted]"; got != want {
-		t.Errorf("snippet() = %q, want %q", got, want)
+	if got, want := r.webhook.redact("receiver.test knows no TOKEN"), "receiver.test knows no [redacted]"; got != want {
+		t.Errorf("redact() = %q, want %q", got, want)
 	}
 }
 
-func TestASecretThatBeginsWithAnotherIsBlottedOutWhole(t *testing.T) {
+func TestASecretThatBeginsWithAnotherIsRedactedWhole(t *testing.T) {
 	r := mustNew(t, Config{Webhook: "http://receiver.test/", Header: http.Header{"X-Token": {"open", "opensesame"}}})
-	if got, want := r.webhook.snippet("opensesame open"), "[redacted] [redacted]"; got != want {
-		t.Errorf("snippet() = %q, want %q", got, want)
+	if got, want := r.webhook.redact("opensesame open"), "[redacted] [redacted]"; got != want {
+		t.Errorf("redact() = %q, want %q", got, want)
 	}
 }
 
@@ -806,7 +853,7 @@ func TestEveryAttemptCarriesTheSameBody(t *testing.T) {
 					w.WriteHeader(map[int]int{1: 503, 2: 503, 3: 202}[n])
 				})
 				r := mustNew(t, Config{Webhook: rec.URL, TLS: rec.trust(), Backoff: quick})
-				defer r.webhook.closeIdle()
+				defer r.closeIdle()
 				if err := r.Post(t.Context(), withMetadata(size)); err != nil {
 					t.Fatalf("Post() = %v, want nil", err)
 				}
@@ -834,7 +881,7 @@ func TestABodyStillBeingReadIsNotTouched(t *testing.T) {
 		w.WriteHeader(202)
 	})
 	r := mustNew(t, Config{Webhook: rec.URL, Backoff: quick})
-	defer r.webhook.closeIdle()
+	defer r.closeIdle()
 	var senders sync.WaitGroup
 	for i := range 16 {
 		senders.Go(func() {
@@ -888,7 +935,7 @@ func TestAConnectionClosedWhileIdleCostsNoAttempt(t *testing.T) {
 	if got := r.Stats(); got.Delivered != 100 || got.Retries != 0 {
 		t.Errorf("Stats() = %+v, want 100 delivered without a retry", got)
 	}
-	r.webhook.closeIdle()
+	r.closeIdle()
 	listener.Close()
 }
 
@@ -906,7 +953,7 @@ func TestSmallAnswersKeepTheConnection(t *testing.T) {
 					io.WriteString(w, strings.Repeat("x", size))
 				})
 				r := mustNew(t, Config{Webhook: rec.URL, Backoff: quick})
-				defer r.webhook.closeIdle()
+				defer r.closeIdle()
 				for range 50 {
 					if err := r.Post(t.Context(), testEvent("a")); (err != nil) != (code == 400) {
 						t.Fatalf("Post() = %v", err)
@@ -932,7 +979,7 @@ func TestEightKiBAreRead(t *testing.T) {
 		for range 5 {
 			r.Post(t.Context(), testEvent("a"))
 		}
-		r.webhook.closeIdle()
+		r.closeIdle()
 		if got := rec.connections.Load(); got != connections {
 			t.Errorf("%d connections for 5 answers of %d bytes, want %d", got, size, connections)
 		}
@@ -1044,7 +1091,7 @@ func TestSendersShareTheirConnections(t *testing.T) {
 		w.WriteHeader(202)
 	})
 	r := mustNew(t, Config{Webhook: rec.URL})
-	defer r.webhook.closeIdle()
+	defer r.closeIdle()
 	var senders sync.WaitGroup
 	for range 16 {
 		senders.Go(func() {
@@ -1101,7 +1148,7 @@ func TestADeadConnectionIsReplaced(t *testing.T) {
 				through = strings.Replace(through, "http:", "https:", 1)
 			}
 			r := mustNew(t, Config{Webhook: through, TLS: rec.trust(), Timeout: 400 * time.Millisecond, Backoff: Backoff{Min: 100 * time.Millisecond, Max: 100 * time.Millisecond}})
-			defer r.webhook.closeIdle()
+			defer r.closeIdle()
 			if err := r.Post(t.Context(), testEvent("a")); err != nil {
 				t.Fatalf("Post() = %v, want nil", err)
 			}
@@ -1126,7 +1173,7 @@ func TestARedirectIsNotFollowed(t *testing.T) {
 		})
 		r := mustNew(t, Config{Webhook: rec.URL})
 		err := r.Post(t.Context(), testEvent("a"))
-		r.webhook.closeIdle()
+		r.closeIdle()
 		var status *StatusError
 		if !errors.As(err, &status) || *status != (StatusError{StatusCode: code}) {
 			t.Errorf("%d: Post() = %v, want a StatusError without a snippet", code, err)
@@ -1359,7 +1406,7 @@ func TestOwnTransport(t *testing.T) {
 	if got != want {
 		t.Errorf("transport = %+v, want %+v", got, want)
 	}
-	short := newTransport(nil, time.Millisecond)
+	short := newTransport(&url.URL{}, time.Millisecond)
 	if got := [2]time.Duration{short.HTTP2.SendPingTimeout, short.HTTP2.PingTimeout}; got != [2]time.Duration{s / 10, s / 10} {
 		t.Errorf("pings for a timeout of 1ms after %v, want 100ms each", got)
 	}
@@ -1367,7 +1414,7 @@ func TestOwnTransport(t *testing.T) {
 
 func TestADialHasTheTimeout(t *testing.T) {
 	rec := newReceiver(t, false, func(_ int, w http.ResponseWriter, _ *http.Request) {})
-	if conn, err := newTransport(nil, 1).DialContext(t.Context(), "tcp", rec.Listener.Addr().String()); err == nil {
+	if conn, err := newTransport(&url.URL{}, 1).DialContext(t.Context(), "tcp", rec.Listener.Addr().String()); err == nil {
 		conn.Close()
 		t.Error("DialContext() = a connection, want a timeout after 1ns")
 	}
@@ -1386,12 +1433,12 @@ func TestATrailingDotDoesNotHideAHostFromNoProxy(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := newTransport(nil, s).Proxy(&http.Request{URL: u})
+		got, err := newTransport(u, s).Proxy(nil)
 		if err != nil || (got != nil) != proxied {
-			t.Errorf("proxyFromEnvironment(%s) = %v, %v, want one: %t", address, got, err, proxied)
+			t.Errorf("Proxy() for %s = %v, %v, want one: %t", address, got, err, proxied)
 		}
 		if u.String() != address {
-			t.Errorf("proxyFromEnvironment(%s) changed the URL to %s", address, u)
+			t.Errorf("Proxy() for %s changed the URL to %s", address, u)
 		}
 	}
 }
@@ -1437,7 +1484,7 @@ func FuzzAnswer(f *testing.F) {
 		current = answer
 		mu.Unlock()
 		r := mustNew(t, Config{Webhook: address + "/TOKEN", QueueSize: 1, Timeout: s, MaxAttempts: 2, Backoff: quick})
-		defer r.webhook.closeIdle()
+		defer r.closeIdle()
 		begin := time.Now()
 		err := r.Post(t.Context(), testEvent("a"))
 		if took := time.Since(begin); took > 10*s {

@@ -151,7 +151,7 @@ func TestWithoutWebhookFlagsCount(t *testing.T) {
 	want := result{1, `receiver: http://HOST (embedded: takes the event, answers too late; then 429 with Retry-After: 300)
   TIME  attempt 1  no answer within 20ms
 lost: the receiver has not confirmed it (1 attempt in TIME)
-`, "postevent: http://HOST: gave up after 1 attempts: no answer within 20ms: context deadline exceeded\n"}
+`, "postevent: http://HOST: gave up after 1 attempt: no answer within 20ms: context deadline exceeded\n"}
 	if got.stdout, got.stderr = still(got.stdout), still(got.stderr); got != want {
 		t.Errorf("postevent -attempts=1 -timeout=20ms = %+v, want %+v", got, want)
 	}
@@ -200,11 +200,11 @@ duplicate: the receiver already has it (2 attempts in TIME)
   TIME  wait 2ms
   TIME  attempt 3  503 Service Unavailable, Retry-After: 300
 lost: the receiver has not confirmed it (3 attempts in TIME)
-`, "postevent: http://HOST: gave up after 3 attempts: status 503 Service Unavailable: because of [redacted]\n"}},
+`, "postevent: http://HOST: gave up after 3 attempts: status 503 Service Unavailable: because of /[redacted]\n"}},
 		"not found": {[]int{404}, 1, result{1, `
   TIME  attempt 1  404 Not Found, Retry-After: 300
 lost: the receiver has not confirmed it (1 attempt in TIME)
-`, "postevent: http://HOST: status 404 Not Found: because of [redacted]\n"}},
+`, "postevent: http://HOST: status 404 Not Found: because of /[redacted]\n"}},
 		"redirected": {[]int{302}, 1, result{1, `
   TIME  attempt 1  302 Found
 lost: the receiver has not confirmed it (1 attempt in TIME)
@@ -216,7 +216,7 @@ lost: the receiver has not confirmed it (1 attempt in TIME)
   TIME  wait 2ms
   TIME  attempt 3  799, Retry-After: 300
 lost: the receiver has not confirmed it (3 attempts in TIME)
-`, "postevent: http://HOST: gave up after 3 attempts: status 799: because of [redacted]\n"}},
+`, "postevent: http://HOST: gave up after 3 attempts: status 799: because of /[redacted]\n"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -440,11 +440,11 @@ func TestBadInput(t *testing.T) {
 		"dry-run with a value":    {[]string{"-dry-run=SECRET"}, "", "-dry-run is either there or not" + seeHelp},
 
 		"webhook: empty":             {[]string{"-webhook="}, "", "-webhook is empty" + seeHelp},
-		"webhook: no URL":            {[]string{"-webhook=http://u:SECRET@h:x/"}, "", "Webhook is not a URL\n"},
-		"webhook: no URL, dry run":   {[]string{"-webhook=http://u:SECRET@h:x/", "-dry-run"}, "", "Webhook is not a URL\n"},
-		"webhook: relative":          {[]string{"-webhook=/SECRET"}, "", "Webhook is not an http or https URL\n"},
-		"webhook: of another scheme": {[]string{"-webhook=ftp://h/SECRET"}, "", "Webhook is not an http or https URL\n"},
-		"webhook: without a host":    {[]string{"-webhook=http:///SECRET"}, "", "Webhook has no host\n"},
+		"webhook: no URL":            {[]string{"-webhook=http://u:SECRET@h:x/"}, "", "Webhook is not an http or https URL with a host and, if any, a port within 1 to 65535\n"},
+		"webhook: no URL, dry run":   {[]string{"-webhook=http://u:SECRET@h:x/", "-dry-run"}, "", "Webhook is not an http or https URL with a host and, if any, a port within 1 to 65535\n"},
+		"webhook: relative":          {[]string{"-webhook=/SECRET"}, "", "Webhook is not an http or https URL with a host and, if any, a port within 1 to 65535\n"},
+		"webhook: of another scheme": {[]string{"-webhook=ftp://h/SECRET"}, "", "Webhook is not an http or https URL with a host and, if any, a port within 1 to 65535\n"},
+		"webhook: without a host":    {[]string{"-webhook=http:///SECRET"}, "", "Webhook is not an http or https URL with a host and, if any, a port within 1 to 65535\n"},
 
 		"header: no colon":           {[]string{"-header", "Authorization SECRET"}, "", `-header needs "Name: value"` + seeHelp},
 		"header: no name":            {[]string{"-header", ": SECRET"}, "", `-header needs "Name: value"` + seeHelp},

@@ -62,7 +62,7 @@ func status(resp *http.Response) string {
 	return text
 }
 
-// unanswered writes the line of the last attempt if it had no answer. The recorder has blotted out
+// unanswered writes the line of the last attempt if it had no answer. The recorder has redacted
 // what is secret in shown, so a failure that stands there word for word may be shown too.
 func (t *timeline) unanswered(shown error) {
 	switch {

@@ -443,7 +443,8 @@ func (b *book) settle(stats recorder.Stats, stopped error) {
 	}
 	lost := ""
 	if left+cutOff > 0 {
-		lost = fmt.Sprintf("recorder: %d events lost at stop: %d left in the queue, %d cut off under way: %s", left+cutOff, left, cutOff, drained)
+		lost = fmt.Sprintf("recorder: %d events lost at stop: %s", left+cutOff, drained)
+		lost = strings.Replace(lost, " 1 events ", " 1 event ", 1)
 	}
 	if got := text(stopped); got != lost {
 		b.t.Errorf("%s: Start(ctx) = %q, want %q", b.name, got, lost)
