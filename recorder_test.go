@@ -552,7 +552,7 @@ func messageOf(t testing.TB, req *http.Request) string {
 func (s Stats) sum() uint64 { return s.Delivered + s.Duplicates + s.Rejected + s.Failed + s.Dropped }
 
 func TestRecordNeverWaits(t *testing.T) {
-	hang := roundTrip(func(req *http.Request) (*http.Response, error) {
+	hung := roundTrip(func(req *http.Request) (*http.Response, error) {
 		<-req.Context().Done()
 		return nil, req.Context().Err()
 	})
@@ -562,9 +562,10 @@ func TestRecordNeverWaits(t *testing.T) {
 		"never answers": {Webhook: silent},
 		"closed port":   {Webhook: "http://127.0.0.1:1"},
 		"always 503":    {Webhook: busy.URL},
-		"queue full":    {Webhook: "http://receiver.test", Transport: hang, QueueSize: 1},
+		"queue full":    {Webhook: "http://receiver.test", Transport: hung, QueueSize: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
+			config.Timeout, config.Backoff = time.Hour, Backoff{Min: time.Hour, Max: time.Hour}
 			config.DrainTimeout = time.Millisecond
 			r := mustNew(t, config)
 			stop := start(t, r)
@@ -584,11 +585,9 @@ func TestRecordNeverWaits(t *testing.T) {
 			stop()
 			all := slices.Concat(took...)
 			slices.Sort(all)
-			// The bounds leave room for a machine with two cores, one of them lent to others, and -race.
-			if median, most := all[len(all)/2], all[len(all)-1]; median > 100*time.Microsecond || most > s {
-				t.Errorf("Record took %v in the median and %v at the most", median, most)
-			} else {
-				t.Logf("Record: median %v, 99.9th percentile %v, most %v", median, all[len(all)*999/1000], most)
+			t.Logf("Record: median %v, 99.9th percentile %v, most %v", all[len(all)/2], all[len(all)*999/1000], all[len(all)-1])
+			if most := all[len(all)-1]; most > hang {
+				t.Errorf("Record took %v", most)
 			}
 			if got := r.Stats(); got.sum() != 50_000 || got.Queued != 0 {
 				t.Errorf("Stats() = %+v, want 50000 in all", got)
@@ -1150,22 +1149,22 @@ func TestAThousandRecordersLeaveNothingBehind(t *testing.T) {
 	})
 	goroutines, files := runtime.NumGoroutine(), descriptors()
 	for range 1000 {
-		r := mustNew(t, Config{Webhook: rec.URL, QueueSize: 8})
-		if runtime.NumGoroutine() > goroutines+20 { // those of the receiver end a little later
-			t.Fatalf("%d goroutines, want about %d", runtime.NumGoroutine(), goroutines)
-		}
+		r := mustNew(t, Config{Webhook: rec.URL, QueueSize: 8, Timeout: hang, DrainTimeout: hang})
 		r.Record(testEvent("a"))
 		if err := start(t, r)(); err != nil || r.Stats() != (Stats{Delivered: 1}) {
 			t.Fatalf("Start() = %v, %+v, want one event delivered", err, r.Stats())
 		}
 	}
-	for range 200 {
-		if runtime.NumGoroutine() <= goroutines && descriptors() <= files {
-			return
-		}
-		time.Sleep(10 * time.Millisecond) // a poll: the receiver's side ends when it sees the close
-	}
-	t.Errorf("%d goroutines and %d descriptors, want %d and %d", runtime.NumGoroutine(), descriptors(), goroutines, files)
+	eventually(t, fmt.Sprintf("%d goroutines and %d descriptors", goroutines, files), func() bool {
+		return runtime.NumGoroutine() <= goroutines && descriptors() <= files
+	})
+}
+
+func TestNoGoroutineRunsBeforeTheStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := mustNew(t, Config{Webhook: "http://receiver.test"})
+		r.Record(testEvent("a")) // A goroutine that was left would be a deadlock to synctest.
+	})
 }
 
 // With 60 attempts the shortest waits add up to 15.5s and 54 times 15s, which is 825s.
