@@ -217,15 +217,17 @@ type Config struct {
 
 	// QueueSize is how many events may wait, over all workers; three quarters of it, rounded up,
 	// are for all events, the rest is for error events alone. Default 1024, at most 16,777,216. New
-	// reserves some 250 bytes for each.
+	// reserves 8 bytes for each.
 	QueueSize int
 
-	// Workers is how many events may be under way at once. Default 4. With one worker all events are
-	// delivered in the order of the calls, and an event that needs retries holds up every other one.
+	// Workers is how many events may be under way at once. Default 4. An event that needs retries
+	// keeps its worker; with one worker it holds up every other event.
 	Workers int
 
-	// DrainTimeout is how long Start goes on delivering what is queued when it is told to stop.
-	// Default 10s, well within the 30s that controller-runtime gives its runnables.
+	// DrainTimeout is how long Run goes on delivering what is queued when main has returned, and
+	// Start when its context is over. Default 10s. Kubernetes kills a pod that takes longer to stop
+	// than its terminationGracePeriodSeconds, in which both the manager's own grace period and this
+	// must fit.
 	DrainTimeout time.Duration
 
 	// Logger is told of each lost event at Error, of refusals by the queue and of a related object
@@ -276,18 +278,19 @@ func isNil(value any) bool {
 }
 
 // What net/http would leave out without a word, or HTTP/2 refuse, and a key that all events would share.
-var unsendable = []string{"Host", "Content-Length", "Transfer-Encoding", "Trailer", "Connection", "Upgrade", "X-Idempotency-Key"}
+const unsendable = "Host Content-Length Transfer-Encoding Trailer Connection Upgrade X-Idempotency-Key"
 
 // request makes the request that every attempt is a copy of. Its errors quote nothing, as those of
 // net/url and net/http would.
 func (c Config) request() (*http.Request, error) {
 	req, err := http.NewRequest(http.MethodPost, c.Webhook, nil)
 	if err != nil || strings.TrimSpace(c.Webhook) != c.Webhook || !usable(req.URL) {
-		return nil, errors.New("recorder: Config.Webhook is not an http or https URL with a host and, if any, a port within 1 to 65535")
+		return nil, errors.New("recorder: Config.Webhook is not an http or https URL with a host and, if any, " +
+			"a port within 1 to 65535")
 	}
 	for name, values := range c.Header {
 		name = http.CanonicalHeaderKey(name)
-		if slices.Contains(unsendable, name) {
+		if slices.Contains(strings.Fields(unsendable), name) {
 			return nil, fmt.Errorf("recorder: Config.Header may not set %s", name)
 		}
 		req.Header[name] = append(req.Header[name], values...)
@@ -297,7 +300,8 @@ func (c Config) request() (*http.Request, error) {
 	over, cancel := context.WithCancel(context.Background())
 	cancel()
 	if _, err := new(http.Transport).RoundTrip(req.WithContext(over)); !errors.Is(err, context.Canceled) {
-		return nil, errors.New("recorder: Config.Header has a malformed name, or a value with a line break or control character")
+		return nil, errors.New("recorder: Config.Header has a malformed name, or a value with " +
+			"a line break or control character")
 	}
 	if user := req.URL.User; user != nil && req.Header.Get("Authorization") == "" {
 		password, _ := user.Password()
@@ -650,8 +654,8 @@ func (r *Recorder) Stats() Stats {
 	n := func(result outcome) uint64 { return r.counts[result].Load() }
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return Stats{Delivered: n(delivered), Duplicates: n(duplicate), Rejected: n(rejected), Failed: n(retry) + n(stopped),
-		Dropped: n(dropped), Retries: r.retries.Load(), Queued: r.queued}
+	return Stats{Delivered: n(delivered), Duplicates: n(duplicate), Rejected: n(rejected),
+		Failed: n(retry) + n(stopped), Dropped: n(dropped), Retries: r.retries.Load(), Queued: r.queued}
 }
 
 // Adapters: the recorder as client-go has it.

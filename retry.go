@@ -245,8 +245,8 @@ func classify(code int) outcome {
 // rejected: a certificate, or a receiver that does not speak TLS.
 func classifyError(err error) outcome {
 	var header tls.RecordHeaderError
-	notTLS := errors.As(err, &header) && string(header.RecordHeader[:]) == "HTTP/" || errors.Is(err, http.ErrSchemeMismatch)
-	if notTLS || errors.As(err, new(*tls.CertificateVerificationError)) || errors.As(err, new(x509.UnknownAuthorityError)) ||
+	if errors.As(err, &header) && string(header.RecordHeader[:]) == "HTTP/" || errors.Is(err, http.ErrSchemeMismatch) ||
+		errors.As(err, new(*tls.CertificateVerificationError)) || errors.As(err, new(x509.UnknownAuthorityError)) ||
 		errors.As(err, new(x509.HostnameError)) || errors.As(err, new(x509.CertificateInvalidError)) {
 		return rejected
 	}
