@@ -29,8 +29,9 @@ import (
 	"example.com/recorder"
 )
 
-// patience bounds every wait for something that is going to happen.
-const patience = 30 * time.Second
+// patience bounds every wait for something that is going to happen. It is there to end a hang, so no
+// machine is too busy for it.
+const patience = 2 * time.Minute
 
 var (
 	// promptly is for tests in which attempts fail.

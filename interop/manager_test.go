@@ -20,10 +20,10 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -32,15 +32,15 @@ import (
 )
 
 // newManager makes a manager of an API, with a log of its own.
-func newManager(t testing.TB, api *apiServer) (manager.Manager, *journal) {
+func newManager(t testing.TB, api *rest.Config, options manager.Options) (manager.Manager, *journal) {
 	t.Helper()
 	log := new(journal)
-	mgr, err := manager.New(api.config(), manager.Options{
-		Scheme:     scheme.Scheme,
-		Logger:     logr.FromSlogHandler(log),
-		Metrics:    metricsserver.Options{BindAddress: "0"},
-		Controller: config.Controller{SkipNameValidation: new(true)}, // a name is free once in a process
-	})
+	options.Scheme = scheme.Scheme
+	options.Logger = logr.FromSlogHandler(log)
+	options.Metrics = metricsserver.Options{BindAddress: "0"}
+	options.Controller.SkipNameValidation = new(true) // a name is free once in a process
+	options.GracefulShutdownTimeout = new(patience)
+	mgr, err := manager.New(api, options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,14 +55,18 @@ func control(t testing.TB, mgr manager.Manager, reconciler reconcile.Func) {
 	}
 }
 
-// add makes a recorder that a manager runs.
-func add(t testing.TB, mgr manager.Manager, config recorder.Config) *recorder.Recorder {
+// around is a manager with a recorder around it, as controllers are to wire them.
+func around(rec *recorder.Recorder, mgr manager.Manager) manager.Runnable {
+	return manager.RunnableFunc(func(ctx context.Context) error { return rec.Run(ctx, mgr.Start) })
+}
+
+// with is a manager that runs a recorder.
+func with(t testing.TB, mgr manager.Manager, rec *recorder.Recorder) manager.Runnable {
 	t.Helper()
-	rec := newRecorder(t, config)
 	if err := mgr.Add(rec); err != nil {
 		t.Fatalf("mgr.Add(recorder) = %v, want nil", err)
 	}
-	return rec
+	return mgr
 }
 
 // recording is a reconciler that reads its object by the manager's cache, records an event about it,
@@ -108,16 +112,16 @@ func (h *hung) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func TestReconcilerIsNotHeldUpByADeadReceiver(t *testing.T) {
 	const objects = 60
 	api := newAPIServer(t, someConfigMaps(objects)...)
-	mgr, _ := newManager(t, api)
+	mgr, _ := newManager(t, api.config(), manager.Options{})
 	n := newNotifier(t)
 	receiver := hang(n)
 	log := new(journal)
-	rec := add(t, mgr, recorder.Config{
-		Webhook: serve(t, receiver).URL, Timeout: patience, Backoff: never, Logger: slog.New(log),
+	rec := newRecorder(t, recorder.Config{
+		Webhook: serve(t, receiver).URL, Timeout: patience, Backoff: never, DrainTimeout: patience, Logger: slog.New(log),
 	})
 	done := make(chan string, objects)
 	control(t, mgr, recording(mgr, adapt(rec), done))
-	stop := start(t, mgr)
+	stop := start(t, around(rec, mgr))
 
 	reconciled := receive(t, done, objects)
 	slices.Sort(reconciled)
@@ -139,16 +143,16 @@ func TestReconcilerIsNotHeldUpByADeadReceiver(t *testing.T) {
 func TestManagerStopsWhenTheReceiverIsDeadForGood(t *testing.T) {
 	const objects = 20
 	api := newAPIServer(t, someConfigMaps(objects)...)
-	mgr, mgrLog := newManager(t, api)
+	mgr, mgrLog := newManager(t, api.config(), manager.Options{})
 	n := newNotifier(t)
 	receiver := hang(n)
 	log := new(journal)
-	rec := add(t, mgr, recorder.Config{
+	rec := newRecorder(t, recorder.Config{
 		Webhook: serve(t, receiver).URL, Timeout: time.Hour, DrainTimeout: 200 * time.Millisecond, Logger: slog.New(log),
 	})
 	done := make(chan string, objects)
 	control(t, mgr, recording(mgr, adapt(rec), done))
-	stop := start(t, mgr)
+	stop := start(t, with(t, mgr, rec))
 	receive(t, done, objects)
 	eventually(t, "all workers to be under way", func() bool { return receiver.requests.Load() == 4 })
 	stop()
@@ -164,39 +168,6 @@ func TestManagerStopsWhenTheReceiverIsDeadForGood(t *testing.T) {
 			return l.err != nil && strings.Contains(l.err.Error(), fmt.Sprintf("%d events lost at stop", objects))
 		})
 	})
-}
-
-// A manager stops what needs no leader first. What a reconciler records after that, on its way out,
-// is refused, counted and logged; it is forwarded all the same.
-func TestEventsAfterTheStopAreRefusedAndCounted(t *testing.T) {
-	api := newAPIServer(t, someConfigMaps(1)...)
-	mgr, _ := newManager(t, api)
-	sink := eventstest.NewSink(t)
-	log := new(journal)
-	rec := add(t, mgr, recorder.Config{Webhook: sink.URL(), Backoff: never, Logger: slog.New(log)})
-	kube := events.NewFakeRecorder(2)
-	events := recorder.NewEventRecorder(rec, refer, kube.AnnotatedEventf)
-	begun := make(chan string, 1)
-	control(t, mgr, func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-		object := configMap(req.Name, nil)
-		events.Eventf(object, nil, corev1.EventTypeNormal, "Begun", "Syncing", "begun")
-		begun <- req.Name
-		<-ctx.Done()
-		events.Eventf(object, nil, corev1.EventTypeWarning, "Interrupted", "Syncing", "stopped in the middle")
-		return reconcile.Result{}, nil
-	})
-	stop := start(t, mgr)
-	receive(t, begun, 1)
-	stop()
-
-	checkStats(t, rec, recorder.Stats{Delivered: 1, Dropped: 1})
-	checkMessages(t, sink, "begun")
-	if got := log.at(slog.LevelWarn); len(got) != 1 || got[0].reason != "Interrupted" || got[0].err != recorder.ErrStopped {
-		t.Errorf("refusals logged = %v, want one of the last event with %v", got, recorder.ErrStopped)
-	}
-	if got := len(kube.Events); got != 2 {
-		t.Errorf("events forwarded = %d, want 2", got)
-	}
 }
 
 // forwarded is what both APIs keep of an event.
@@ -270,11 +241,11 @@ func TestNextIsTheManagersRecorder(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			api := newAPIServer(t)
-			mgr, _ := newManager(t, api)
+			mgr, _ := newManager(t, api.config(), manager.Options{})
 			sink := eventstest.NewSink(t)
-			rec := add(t, mgr, recorder.Config{Webhook: sink.URL(), Backoff: never})
+			rec := newRecorder(t, recorder.Config{Webhook: sink.URL(), Backoff: never, DrainTimeout: patience})
 			event := test.make(rec, mgr)
-			stop := start(t, mgr)
+			stop := start(t, around(rec, mgr))
 			want := make(map[string]forwarded)
 			posted := make(map[string]string)
 			for reason, call := range calls {
