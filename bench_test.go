@@ -1,38 +1,264 @@
-package recorder
+package recorder_test
 
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"sync"
 	"testing"
 	"time"
+
+	"example.com/recorder"
 )
+
+// This file uses the package as others do: the README's first lines, the examples of the
+// documentation, and the benchmarks.
+
+// readmeExample is the README's, which TestTheReadmeExampleCompiles holds against it.
+func readmeExample(ctx context.Context, mgr interface{ Start(context.Context) error }) error {
+	webhook := "http://notification-controller.flux-system./"
+	rec, err := recorder.New(recorder.Config{Webhook: webhook, Controller: "app-controller"})
+	if err != nil {
+		return err
+	}
+	// In a reconciler. What becomes of the event is in the log and in rec.Stats().
+	_ = rec.Record(recorder.Event{
+		InvolvedObject: recorder.ObjectReference{Kind: "App", Namespace: "prod", Name: "web"},
+		Severity:       recorder.SeverityInfo,
+		Reason:         "Deployed",
+		Message:        "version 1.2.3 is live",
+	})
+	// Where mgr.Start(ctx) stood: delivers events while mgr runs, and then what is still queued.
+	return rec.Run(ctx, mgr.Start)
+}
+
+var _ = readmeExample // not called: it would look for the receiver
+
+// A receiver that has an event already answers 429, which is not an error.
+func Example() {
+	taken := false
+	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if taken {
+			w.Header().Set("Retry-After", "300")
+			w.WriteHeader(http.StatusTooManyRequests)
+			return
+		}
+		taken = true
+		w.WriteHeader(http.StatusAccepted)
+	}))
+	defer receiver.Close()
+
+	rec, err := recorder.New(recorder.Config{Webhook: receiver.URL, Controller: "app-controller"})
+	if err != nil {
+		panic(err)
+	}
+	event := recorder.Event{
+		InvolvedObject: recorder.ObjectReference{Kind: "App", Namespace: "prod", Name: "web"},
+		Reason:         "Deployed",
+		Message:        "version 1.2.3 is live",
+	}
+	fmt.Println(rec.Post(context.Background(), event))
+	fmt.Println(rec.Post(context.Background(), event))
+	stats := rec.Stats()
+	fmt.Println(stats.Delivered, "delivered,", stats.Duplicates, "duplicate")
+	// Output:
+	// <nil>
+	// <nil>
+	// 1 delivered, 1 duplicate
+}
+
+// Every field but Webhook has a default that suits most controllers.
+func ExampleNew() {
+	config := recorder.Config{
+		Webhook:      "https://events.example.com/hook?token=secret",
+		Controller:   "app-controller",
+		Instance:     "app-controller-7d5c",
+		Header:       http.Header{"X-Tenant": {"prod"}},
+		TLS:          &tls.Config{MinVersion: tls.VersionTLS13},
+		Timeout:      3 * time.Second,
+		MaxAttempts:  60, // an outage of 825s at least loses nothing
+		Backoff:      recorder.Backoff{Min: time.Second, Max: 30 * time.Second, Jitter: 0.5},
+		QueueSize:    4096,
+		Workers:      8,
+		DrainTimeout: 20 * time.Second,
+		Logger:       slog.Default(),
+	}
+	_, err := recorder.New(config)
+	fmt.Println(err)
+
+	config.Backoff.Max = time.Millisecond
+	_, err = recorder.New(config)
+	fmt.Println(err)
+	// Output:
+	// <nil>
+	// recorder: Config.Backoff.Max is negative or below Backoff.Min
+}
+
+// Record queues an event. Start delivers the queue for a program that has no manager to run.
+func ExampleRecorder_Record() {
+	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
+		var event recorder.Event
+		if err := json.NewDecoder(req.Body).Decode(&event); err != nil {
+			panic(err)
+		}
+		fmt.Println(event.Severity, event.Reason, event.Message)
+	}))
+	defer receiver.Close()
+
+	rec, err := recorder.New(recorder.Config{Webhook: receiver.URL})
+	if err != nil {
+		panic(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- rec.Start(ctx) }()
+
+	err = rec.Record(recorder.Event{
+		InvolvedObject: recorder.ObjectReference{Kind: "App", Namespace: "prod", Name: "web"},
+		Severity:       recorder.SeverityError,
+		Reason:         "DeployFailed",
+		Message:        "disk 100% full",
+	})
+	fmt.Println("recorded:", err)
+
+	stop()
+	fmt.Println("drained:", <-ended)
+	fmt.Println("recorded:", rec.Record(recorder.Event{InvolvedObject: recorder.ObjectReference{Kind: "App", Name: "web"}}))
+	// Unordered output:
+	// recorded: <nil>
+	// error DeployFailed disk 100% full
+	// drained: <nil>
+	// recorded: recorder: stopped
+}
+
+// In a controller main is the Start of its manager.
+func ExampleRecorder_Run() {
+	receiver := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer receiver.Close()
+
+	rec, err := recorder.New(recorder.Config{Webhook: receiver.URL})
+	if err != nil {
+		panic(err)
+	}
+	errLeaseLost := errors.New("leader election lost")
+	err = rec.Run(context.Background(), func(context.Context) error {
+		for _, name := range []string{"web", "api", "db"} {
+			_ = rec.Record(recorder.Event{InvolvedObject: recorder.ObjectReference{Kind: "App", Name: name}})
+		}
+		return errLeaseLost
+	})
+	fmt.Println(err)
+	fmt.Println(rec.Stats().Delivered, "delivered")
+	// Output:
+	// leader election lost
+	// 3 delivered
+}
+
+// An answer that is final, and what it said.
+func ExampleRecorder_Post() {
+	receiver := httptest.NewServer(http.NotFoundHandler())
+	defer receiver.Close()
+
+	rec, err := recorder.New(recorder.Config{Webhook: receiver.URL + "/hok"})
+	if err != nil {
+		panic(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	err = rec.Post(ctx, recorder.Event{
+		InvolvedObject: recorder.ObjectReference{Kind: "App", Namespace: "prod", Name: "web"},
+		Reason:         "Deployed",
+		Message:        "version 1.2.3 is live",
+	})
+	var status *recorder.StatusError
+	if errors.As(err, &status) {
+		fmt.Println(status.StatusCode, status.Snippet)
+	}
+	// Output: 404 404 page not found
+}
+
+func ExampleRecorder_Stats() {
+	receiver := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer receiver.Close()
+
+	rec, err := recorder.New(recorder.Config{Webhook: receiver.URL, QueueSize: 4})
+	if err != nil {
+		panic(err)
+	}
+	for range 5 { // of which three may wait, since the last quarter of a queue is for errors
+		_ = rec.Record(recorder.Event{InvolvedObject: recorder.ObjectReference{Kind: "App", Name: "web"}})
+	}
+	_ = rec.Record(recorder.Event{Reason: "NoObject"})
+	fmt.Printf("%+v\n", rec.Stats())
+
+	_ = rec.Run(context.Background(), func(context.Context) error { return nil })
+	fmt.Printf("%+v\n", rec.Stats())
+	// Output:
+	// {Delivered:0 Duplicates:0 Rejected:1 Failed:0 Dropped:2 Retries:0 Queued:3}
+	// {Delivered:3 Duplicates:0 Rejected:1 Failed:0 Dropped:2 Retries:0 Queued:0}
+}
+
+func ExampleBackoff_Delay() {
+	backoff := recorder.Backoff{Min: time.Second, Max: 30 * time.Second}
+	for retry := 1; retry <= 7; retry++ {
+		fmt.Println(retry, backoff.Delay(retry))
+	}
+	// Output:
+	// 1 1s
+	// 2 2s
+	// 3 4s
+	// 4 8s
+	// 5 16s
+	// 6 30s
+	// 7 30s
+}
+
+// An app stands for the objects of a controller, which are runtime.Objects.
+type app struct {
+	name        string
+	annotations map[string]string
+}
+
+func (a *app) GetAnnotations() map[string]string { return a.annotations }
+
+// With T = runtime.Object it satisfies client-go's interfaces, reference is made of
+// reference.GetReference, and next is mgr.GetEventRecorder("app-controller").AnnotatedEventf.
+func ExampleNewEventRecorder() {
+	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
+		var event recorder.Event
+		if err := json.NewDecoder(req.Body).Decode(&event); err != nil {
+			panic(err)
+		}
+		fmt.Println(event.InvolvedObject.Name, event.Severity, event.Reason, event.Message, event.Metadata)
+	}))
+	defer receiver.Close()
+
+	rec, err := recorder.New(recorder.Config{Webhook: receiver.URL})
+	if err != nil {
+		panic(err)
+	}
+	reference := func(a *app) (recorder.ObjectReference, error) {
+		return recorder.ObjectReference{Kind: "App", Namespace: "prod", Name: a.name}, nil
+	}
+	events := recorder.NewEventRecorder(rec, reference, nil)
+	web := &app{"web", map[string]string{"event.toolkit.fluxcd.io/image": "web:1.2.3"}}
+
+	_ = rec.Run(context.Background(), func(context.Context) error {
+		events.Eventf(web, nil, "Warning", "DeployFailed", "Deploying", "version %s does not start", "1.2.3")
+		return nil
+	})
+	// Output: web error DeployFailed version 1.2.3 does not start map[event.toolkit.fluxcd.io/image:web:1.2.3]
+}
 
 // The benchmarks with a receiver have it in this process, so their allocations are those of both
 // ends; interop/ has the same with a receiver in a process of its own, beside other clients.
-
-func benchEvent() Event {
-	return Event{
-		InvolvedObject: ObjectReference{
-			Kind: "Kustomization", Namespace: "flux-system", Name: "webapp", UID: "e076e315-5a48-41c3-81c8-8d8bdee7d74d",
-			APIVersion: "kustomize.toolkit.fluxcd.io/v1", ResourceVersion: "12345",
-		},
-		Severity:  SeverityInfo,
-		Timestamp: time.Date(2026, 3, 1, 2, 3, 4, 0, time.UTC),
-		Message:   "Reconciliation finished in 1.2s, next run in 10m0s",
-		Reason:    "ReconciliationSucceeded",
-		Metadata: map[string]string{
-			"kustomize.toolkit.fluxcd.io/revision":       "main@sha1:0123456789abcdef",
-			"kustomize.toolkit.fluxcd.io/originRevision": "v1",
-		},
-		ReportingController: "kustomize-controller",
-		ReportingInstance:   "kustomize-controller-7d5c",
-	}
-}
 
 // benchReceiver answers every request alike, after having read it.
 func benchReceiver(b testing.TB, code int, body string) string {
@@ -45,19 +271,10 @@ func benchReceiver(b testing.TB, code int, body string) string {
 	return server.URL
 }
 
-func mustNew(t testing.TB, c Config) *Recorder {
-	t.Helper()
-	r, err := New(c)
-	if err != nil {
-		t.Fatalf("New() = %v, want no error", err)
-	}
-	return r
-}
-
 // BenchmarkHTTPPost is the baseline: the same bytes, encoded and sent by a plain client.
 func BenchmarkHTTPPost(b *testing.B) {
 	address := benchReceiver(b, http.StatusAccepted, "")
-	event := benchEvent()
+	event := recorder.BenchEvent()
 	client := &http.Client{Transport: http.DefaultTransport.(*http.Transport).Clone(), Timeout: 5 * time.Second}
 	defer client.CloseIdleConnections()
 	b.ReportAllocs()
@@ -77,9 +294,8 @@ func BenchmarkHTTPPost(b *testing.B) {
 
 // benchPost posts one event after another, each of which must be taken.
 func benchPost(b *testing.B, code int, body string) {
-	r := mustNew(b, Config{Webhook: benchReceiver(b, code, body)})
-	defer r.closeIdle()
-	event := benchEvent()
+	r := newRecorder(b, recorder.Config{Webhook: benchReceiver(b, code, body)})
+	event := recorder.BenchEvent()
 	b.ReportAllocs()
 	for b.Loop() {
 		if err := r.Post(context.Background(), event); err != nil {
@@ -96,9 +312,8 @@ func BenchmarkPostDuplicate(b *testing.B) {
 
 // BenchmarkPostParallel has 16 senders at once.
 func BenchmarkPostParallel(b *testing.B) {
-	r := mustNew(b, Config{Webhook: benchReceiver(b, http.StatusAccepted, "")})
-	defer r.closeIdle()
-	event := benchEvent()
+	r := newRecorder(b, recorder.Config{Webhook: benchReceiver(b, http.StatusAccepted, "")})
+	event := recorder.BenchEvent()
 	b.ReportAllocs()
 	b.SetParallelism(8) // times two, on the two processors that the figures are from
 	b.RunParallel(func(pb *testing.PB) {
@@ -110,29 +325,14 @@ func BenchmarkPostParallel(b *testing.B) {
 	})
 }
 
-// drain empties the queue as workers do, but for the posting.
-func (r *Recorder) drain() {
-	for {
-		select {
-		case e := <-r.ready:
-			r.mu.Lock()
-			r.queued--
-			r.mu.Unlock()
-			r.finish(e)
-		default:
-			return
-		}
-	}
-}
-
 // benchAccepted times calls that put an event into the queue, which is emptied in between.
-func benchAccepted(b *testing.B, r *Recorder, record func()) {
+func benchAccepted(b *testing.B, r *recorder.Recorder, record func()) {
 	b.ReportAllocs()
-	for b.Loop() {
+	for queued := 1; b.Loop(); queued++ {
 		record()
-		if r.queued == r.config.QueueSize/2 {
+		if queued%500 == 0 { // which the default queue has room for
 			b.StopTimer()
-			r.drain()
+			r.Discard()
 			b.StartTimer()
 		}
 	}
@@ -141,16 +341,25 @@ func benchAccepted(b *testing.B, r *Recorder, record func()) {
 	}
 }
 
+func newRecorder(t testing.TB, config recorder.Config) *recorder.Recorder {
+	t.Helper()
+	r, err := recorder.New(config)
+	if err != nil {
+		t.Fatalf("New() = %v, want no error", err)
+	}
+	return r
+}
+
 func BenchmarkRecord(b *testing.B) {
-	r := mustNew(b, Config{Webhook: "http://receiver.test"})
-	event := benchEvent()
+	r := newRecorder(b, recorder.Config{Webhook: "http://receiver.test"})
+	event := recorder.BenchEvent()
 	benchAccepted(b, r, func() { r.Record(event) })
 }
 
 // BenchmarkRecordFull is a call that the full queue refuses.
 func BenchmarkRecordFull(b *testing.B) {
-	r := mustNew(b, Config{Webhook: "http://receiver.test", QueueSize: 1})
-	event := benchEvent()
+	r := newRecorder(b, recorder.Config{Webhook: "http://receiver.test", QueueSize: 1})
+	event := recorder.BenchEvent()
 	r.Record(event)
 	b.ReportAllocs()
 	for b.Loop() {
@@ -164,15 +373,15 @@ func BenchmarkRecordFull(b *testing.B) {
 // queue full empties it, or waits for who does, and calls again. That is in the figure, and how many
 // refusals it took is reported.
 func BenchmarkRecordParallel(b *testing.B) {
-	r := mustNew(b, Config{Webhook: "http://receiver.test"})
-	event := benchEvent()
+	r := newRecorder(b, recorder.Config{Webhook: "http://receiver.test"})
+	event := recorder.BenchEvent()
 	var draining sync.Mutex
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
 			for r.Record(event) != nil {
 				draining.Lock()
-				r.drain()
+				r.Discard()
 				draining.Unlock()
 			}
 		}
@@ -182,18 +391,19 @@ func BenchmarkRecordParallel(b *testing.B) {
 
 // BenchmarkEventf is a call of the client-go adapter with two annotations and an argument.
 func BenchmarkEventf(b *testing.B) {
-	r := mustNew(b, Config{Webhook: "http://receiver.test"})
-	event := benchEvent()
-	reference := func(o *kubeObject) (ObjectReference, error) { return event.InvolvedObject, nil }
-	events := NewEventRecorder(r, reference, nil)
-	app := &kubeObject{name: "webapp"}
+	r := newRecorder(b, recorder.Config{Webhook: "http://receiver.test"})
+	event := recorder.BenchEvent()
+	reference := func(*app) (recorder.ObjectReference, error) { return event.InvolvedObject, nil }
+	events := recorder.NewEventRecorder(r, reference, nil)
+	webapp := &app{name: "webapp"}
 	benchAccepted(b, r, func() {
-		events.AnnotatedEventf(app, nil, event.Metadata, "Normal", event.Reason, "Reconciling", "Reconciliation finished in %s", "1.2s")
+		events.AnnotatedEventf(webapp, nil, event.Metadata, "Normal", event.Reason, "Reconciling",
+			"Reconciliation finished in %s", "1.2s")
 	})
 }
 
 func BenchmarkEncode(b *testing.B) {
-	event := benchEvent()
+	event := recorder.BenchEvent()
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := json.Marshal(event); err != nil {
@@ -203,47 +413,9 @@ func BenchmarkEncode(b *testing.B) {
 }
 
 func BenchmarkDelay(b *testing.B) {
-	backoff := Backoff{Min: time.Second, Max: 30 * time.Second, Jitter: 0.5}
+	backoff := recorder.Backoff{Min: time.Second, Max: 30 * time.Second, Jitter: 0.5}
 	b.ReportAllocs()
 	for b.Loop() {
 		backoff.Delay(4)
-	}
-}
-
-// The transport answers at once, so that what is counted is the recorder's own part: net/http adds
-// some forty to each attempt.
-func TestAllocationCeilings(t *testing.T) {
-	accepted := &http.Response{StatusCode: http.StatusAccepted, Body: http.NoBody}
-	r := mustNew(t, Config{Webhook: "http://receiver.test"})
-	r.webhook.transport = roundTrip(func(*http.Request) (*http.Response, error) { return accepted, nil })
-	event := benchEvent()
-	events := NewEventRecorder(r, func(*kubeObject) (ObjectReference, error) { return event.InvolvedObject, nil }, nil)
-	app := &kubeObject{name: "webapp"}
-	for _, test := range []struct {
-		name    string
-		call    func()
-		ceiling float64
-	}{
-		{"Post", func() { r.Post(t.Context(), event) }, 19}, // 16 without -race
-		{"Record", func() { r.Record(event); r.drain() }, 2},
-		{"AnnotatedEventf", func() {
-			events.AnnotatedEventf(app, nil, event.Metadata, "Normal", event.Reason, "", "finished in %s", "1.2s")
-			r.drain()
-		}, 6},
-		{"AnnotatedEventf of plain text", func() {
-			events.AnnotatedEventf(app, nil, event.Metadata, "Normal", event.Reason, "", "finished")
-			r.drain()
-		}, 2},
-		{"the end of an answer without a body", func() { r.webhook.finish(accepted) }, 0},
-		{"Delay", func() { r.config.Backoff.Delay(4) }, 0},
-	} {
-		if got := testing.AllocsPerRun(500, test.call); got > test.ceiling {
-			t.Errorf("%s allocates %v times, want at most %v", test.name, got, test.ceiling)
-		} else {
-			t.Logf("%s allocates %v times", test.name, got)
-		}
-	}
-	if got := r.Stats(); got.Dropped+got.Rejected+got.Failed != 0 {
-		t.Errorf("Stats() = %+v, want no event lost", got)
 	}
 }

@@ -89,38 +89,67 @@ func TestEveryKnownFailureHasItsTest(t *testing.T) {
 	}
 }
 
-// readmeExample is the README's, which TestTheReadmeExampleCompiles holds against it.
-func readmeExample(ctx context.Context) error {
-	rec, err := New(Config{Webhook: "http://notification-controller.flux-system./", Controller: "app-controller"})
-	if err != nil {
-		return err
-	}
-	go rec.Start(ctx) // delivers the queue until ctx is over, then drains it
-	err = rec.Record(Event{
-		InvolvedObject: ObjectReference{Kind: "App", Namespace: "prod", Name: "web"},
-		Severity:       SeverityInfo,
-		Reason:         "Deployed",
-		Message:        "version 1.2.3 is live",
-	})
-	return err
-}
-
 func TestTheReadmeExampleCompiles(t *testing.T) {
 	readme, err := os.ReadFile("README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	source, err := os.ReadFile("recorder_test.go")
+	source, err := os.ReadFile("bench_test.go")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, body, _ := strings.Cut(string(source), "func readmeExample(ctx context.Context) error {\n")
-	body, _, _ = strings.Cut(body, "\treturn err\n}\n")
-	want := "```go\n" + strings.ReplaceAll(strings.TrimPrefix(body, "\t"), "\n\t", "\n") + "```\n"
-	if got := strings.ReplaceAll(string(readme), "recorder.", ""); !strings.Contains(got, want) {
+	_, body, _ := strings.Cut(string(source), "func readmeExample(")
+	_, body, _ = strings.Cut(body, "{\n")
+	body, _, _ = strings.Cut(body, "\n}\n")
+	want := "```go\n" + strings.ReplaceAll(strings.TrimPrefix(body, "\t"), "\n\t", "\n") + "\n```\n"
+	if !strings.Contains(string(readme), want) {
 		t.Errorf("README.md has no block\n%s", want)
 	}
-	_ = readmeExample // not called: it would look for the receiver
+}
+
+func mustNew(t testing.TB, c Config) *Recorder {
+	t.Helper()
+	r, err := New(c)
+	if err != nil {
+		t.Fatalf("New() = %v, want no error", err)
+	}
+	return r
+}
+
+// BenchEvent and Discard are for bench_test.go, which is in another package.
+
+func BenchEvent() Event {
+	return Event{
+		InvolvedObject: ObjectReference{
+			Kind: "Kustomization", Namespace: "flux-system", Name: "webapp", UID: "e076e315-5a48-41c3-81c8-8d8bdee7d74d",
+			APIVersion: "kustomize.toolkit.fluxcd.io/v1", ResourceVersion: "12345",
+		},
+		Severity:  SeverityInfo,
+		Timestamp: time.Date(2026, 3, 1, 2, 3, 4, 0, time.UTC),
+		Message:   "Reconciliation finished in 1.2s, next run in 10m0s",
+		Reason:    "ReconciliationSucceeded",
+		Metadata: map[string]string{
+			"kustomize.toolkit.fluxcd.io/revision":       "main@sha1:0123456789abcdef",
+			"kustomize.toolkit.fluxcd.io/originRevision": "v1",
+		},
+		ReportingController: "kustomize-controller",
+		ReportingInstance:   "kustomize-controller-7d5c",
+	}
+}
+
+// Discard empties the queue as workers do, but for the posting.
+func (r *Recorder) Discard() {
+	for {
+		select {
+		case e := <-r.ready:
+			r.mu.Lock()
+			r.queued--
+			r.mu.Unlock()
+			r.finish(e)
+		default:
+			return
+		}
+	}
 }
 
 // capture returns a transport that takes every event, and the bodies it took.
@@ -1212,7 +1241,7 @@ func TestLeaderElectionIsNotNeeded(t *testing.T) {
 
 func TestWhatARefusalCosts(t *testing.T) {
 	r := mustNew(t, Config{Webhook: "http://receiver.test", QueueSize: 1})
-	e := benchEvent()
+	e := BenchEvent()
 	e.RelatedObject = &ObjectReference{Kind: "Source", Name: "git"}
 	r.Record(e)
 	if got := testing.AllocsPerRun(1000, func() { r.Record(e) }); got != 0 {
@@ -1540,5 +1569,43 @@ func TestLegacyEventRecorderMakesEvents(t *testing.T) {
 		if len(*bodies) != 3 || !strings.Contains((*bodies)[i], want) {
 			t.Errorf("posted %q, want %s in event %d of 3", *bodies, want, i)
 		}
+	}
+}
+
+// The transport answers at once, so that what is counted is the recorder's own part: net/http adds
+// some forty to each attempt.
+func TestAllocationCeilings(t *testing.T) {
+	accepted := &http.Response{StatusCode: http.StatusAccepted, Body: http.NoBody}
+	r := mustNew(t, Config{Webhook: "http://receiver.test"})
+	r.webhook.transport = roundTrip(func(*http.Request) (*http.Response, error) { return accepted, nil })
+	event := BenchEvent()
+	events := NewEventRecorder(r, func(*kubeObject) (ObjectReference, error) { return event.InvolvedObject, nil }, nil)
+	app := &kubeObject{name: "webapp"}
+	for _, test := range []struct {
+		name    string
+		call    func()
+		ceiling float64
+	}{
+		{"Post", func() { r.Post(t.Context(), event) }, 19}, // 16 without -race
+		{"Record", func() { r.Record(event); r.Discard() }, 2},
+		{"AnnotatedEventf", func() {
+			events.AnnotatedEventf(app, nil, event.Metadata, "Normal", event.Reason, "", "finished in %s", "1.2s")
+			r.Discard()
+		}, 6},
+		{"AnnotatedEventf of plain text", func() {
+			events.AnnotatedEventf(app, nil, event.Metadata, "Normal", event.Reason, "", "finished")
+			r.Discard()
+		}, 2},
+		{"the end of an answer without a body", func() { r.webhook.finish(accepted) }, 0},
+		{"Delay", func() { r.config.Backoff.Delay(4) }, 0},
+	} {
+		if got := testing.AllocsPerRun(500, test.call); got > test.ceiling {
+			t.Errorf("%s allocates %v times, want at most %v", test.name, got, test.ceiling)
+		} else {
+			t.Logf("%s allocates %v times", test.name, got)
+		}
+	}
+	if got := r.Stats(); got.Dropped+got.Rejected+got.Failed != 0 {
+		t.Errorf("Stats() = %+v, want no event lost", got)
 	}
 }

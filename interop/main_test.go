@@ -21,7 +21,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/tools/reference"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -62,21 +61,7 @@ func adapt(rec *recorder.Recorder) *recorder.EventRecorder[runtime.Object] {
 }
 
 // refer describes an object of client-go's scheme, and any other that names its own kind.
-func refer(object runtime.Object) (recorder.ObjectReference, error) {
-	ref, err := reference.GetReference(scheme.Scheme, object)
-	if err != nil {
-		return recorder.ObjectReference{}, err
-	}
-	return recorder.ObjectReference{
-		Kind:            ref.Kind,
-		Namespace:       ref.Namespace,
-		Name:            ref.Name,
-		UID:             string(ref.UID),
-		APIVersion:      ref.APIVersion,
-		ResourceVersion: ref.ResourceVersion,
-		FieldPath:       ref.FieldPath,
-	}, nil
-}
+var refer = references(scheme.Scheme)
 
 // configMap is the object of most events here.
 func configMap(name string, annotations map[string]string) *corev1.ConfigMap {

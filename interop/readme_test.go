@@ -1,25 +1,51 @@
 package interop
 
 import (
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"os"
 	"regexp"
 	"strings"
 	"testing"
 )
 
+// What the README shows of the examples is what compiles and runs.
 func TestReadmeShowsTheExamples(t *testing.T) {
-	readme, err := os.ReadFile("../README.md")
+	readme := read(t, "../README.md")
+	for _, snippet := range snippets(t) {
+		if !shows(readme, snippet) {
+			t.Errorf("no go block of README.md holds this text of the examples:\n%s", snippet)
+		}
+	}
+}
+
+// Of the change to a controller of Flux, all that it leads to is compiled.
+func TestReadmeShowsTheChangeToFlux(t *testing.T) {
+	source := read(t, "flux_example_test.go")
+	_, diff, _ := strings.Cut(read(t, "../README.md"), "```diff\n")
+	diff, _, _ = strings.Cut(diff, "```\n")
+	hunks := strings.Split(diff, " \t...\n")
+	if len(hunks) != 2 {
+		t.Fatalf("hunks of the change = %d, want 2", len(hunks))
+	}
+	for _, hunk := range hunks {
+		var after strings.Builder
+		for line := range strings.Lines(hunk) {
+			if !strings.HasPrefix(line, "-") {
+				after.WriteString(line[1:])
+			}
+		}
+		if after.Len() == 0 || !strings.Contains(source, after.String()) {
+			t.Errorf("flux_example_test.go does not hold what README.md changes to:\n%s", after.String())
+		}
+	}
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	data, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, snippet := range snippets(t) {
-		if !shows(string(readme), snippet) {
-			t.Errorf("no go block of README.md holds this text of example_test.go:\n%s", snippet)
-		}
-	}
+	return string(data)
 }
 
 // The check itself tells every changed, missing and added line.
@@ -62,47 +88,20 @@ func shows(readme, text string) bool {
 	return false
 }
 
-// snippets are the stretches of declarations in example_test.go that are neither imports nor
-// examples: there is one before each example.
+// snippets are what the README is to show: from one line of a file on, to another.
 func snippets(t *testing.T) []string {
 	t.Helper()
-	source, err := os.ReadFile("example_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	files := token.NewFileSet()
-	file, err := parser.ParseFile(files, "example_test.go", source, parser.ParseComments)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var snippets []string
-	var from, to token.Pos // of the stretch that is being read, if from is valid
-	for _, decl := range file.Decls {
-		var doc *ast.CommentGroup
-		switch d := decl.(type) {
-		case *ast.GenDecl:
-			if d.Tok == token.IMPORT {
-				continue
-			}
-			doc = d.Doc
-		case *ast.FuncDecl:
-			if strings.HasPrefix(d.Name.Name, "Example") {
-				snippets = append(snippets, string(source[files.Position(from).Offset:files.Position(to).Offset]))
-				from = token.NoPos
-				continue
-			}
-			doc = d.Doc
+	for file, ends := range map[string][2]string{
+		"example_test.go":         {"// newEventRecorder returns", "\n\nfunc Example() {"},
+		"testing_example_test.go": {"// bodies is a Transport", "\n\nvar request ="},
+	} {
+		_, text, begins := strings.Cut(read(t, file), "\n"+ends[0])
+		text, _, stops := strings.Cut(text, ends[1])
+		if !begins || !stops {
+			t.Fatalf("%s has no text from %q to %q", file, ends[0], ends[1])
 		}
-		if !from.IsValid() {
-			from = decl.Pos()
-			if doc != nil {
-				from = doc.Pos()
-			}
-		}
-		to = decl.End()
-	}
-	if len(snippets) != 2 {
-		t.Fatalf("texts of example_test.go for the README = %d, want 2", len(snippets))
+		snippets = append(snippets, ends[0]+text)
 	}
 	return snippets
 }
