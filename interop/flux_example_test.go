@@ -1,3 +1,5 @@
+//lint:file-ignore SA1019 the older API is what this shows
+
 package interop
 
 import (
@@ -27,8 +29,6 @@ const controllerName = "kustomize-controller"
 
 // fluxMain is what of that controller's main.go concerns events, with this recorder. The README
 // shows it beside the original.
-//
-//lint:ignore SA1019 the older API is what this shows
 func fluxMain(ctx context.Context, mgr ctrl.Manager, eventsAddr string, record func(*kustomizationReconciler)) {
 	setupLog := ctrl.Log.WithName("setup")
 	rec, err := recorder.New(recorder.Config{Webhook: eventsAddr, Controller: controllerName,

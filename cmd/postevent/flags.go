@@ -1,9 +1,9 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
-	"encoding/json"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"flag"
 	"fmt"
@@ -19,14 +19,12 @@ import (
 	"example.com/recorder"
 )
 
-const (
-	webhookVariable = "POSTEVENT_WEBHOOK"
-	maxEvent        = 4 << 20 // bytes of JSON that are read
-)
+const webhookVariable = "POSTEVENT_WEBHOOK"
 
 const help = `usage: postevent [flags]
 
-Posts one event to a webhook and shows each attempt, each wait and the outcome.
+Posts one event to a webhook and shows each attempt, each wait and the outcome, or
+with -n many events and shows whether the receiver keeps up.
 Without a webhook it posts to a receiver of its own on loopback, which takes the
 event but answers too late, and shows what comes of it; the timeout is then 1s
 and the wait 500ms, unless flags set them.
@@ -38,7 +36,12 @@ Flags override the fields of a file, which has no other defaults than the
 recorder's; -metadata adds to the metadata of the file. Half of each wait is left
 to chance unless -min-wait or -max-wait is set.
 
-Exits with 0 if the receiver has the event, with 1 if the event is lost, and with
+A file holds an event in the JSON that is posted, or a Kubernetes Event as
+"kubectl get event NAME -o json" prints it. Of the latter a Warning becomes severity
+error, all else info, its annotations become metadata, and it is dated by the latest
+of its times.
+
+Exits with 0 if the receiver has the event, with 1 if an event is lost, and with
 2 if nothing was posted because of bad input.
 
 `
@@ -48,9 +51,14 @@ type options struct {
 	config recorder.Config // with an empty Webhook: the receiver on loopback
 	event  recorder.Event
 	dryRun bool
+	quiet  bool
+	count  int           // of events; 0: one, with its timeline
+	every  time.Duration // from one event to the next
+	tls    *tls.Config
 
 	read      func() (recorder.Event, error) // where event comes from
 	overrides []func(*recorder.Event)        // what the flags then change in it
+	cert, key string                         // files
 	invalid   error                          // the first value of a flag that cannot be worked with
 }
 
@@ -60,6 +68,8 @@ func parse(args []string, stdin io.Reader, stdout io.Writer) (*options, error) {
 	o := &options{
 		config: recorder.Config{Controller: "postevent", Header: make(http.Header)},
 		read:   defaultEvent,
+		every:  time.Second,
+		tls:    new(tls.Config),
 	}
 	flags := flag.NewFlagSet("postevent", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
@@ -80,6 +90,11 @@ func parse(args []string, stdin io.Reader, stdout io.Writer) (*options, error) {
 		return nil, errors.New("there are arguments that belong to no flag; see -h")
 	case o.config.Backoff.Max > 0 && o.config.Backoff.Max < o.config.Backoff.Min:
 		return nil, errors.New("-max-wait is below -min-wait; see -h")
+	case o.dryRun && o.count > 0:
+		return nil, errors.New("-dry-run prints one event; leave out -n; see -h")
+	}
+	if err := o.readCertificate(); err != nil {
+		return nil, err
 	}
 	if value, ok := os.LookupEnv(webhookVariable); ok && o.config.Webhook == "" {
 		o.config.Webhook = value
@@ -140,15 +155,20 @@ func (o *options) define(flags *flag.FlagSet, stdin io.Reader) {
 	duration("timeout", "`time` that one attempt may take (default 5s)", &o.config.Timeout)
 	duration("min-wait", "`time` to wait after the first attempt, doubled after each further one (default 1s)", &o.config.Backoff.Min)
 	duration("max-wait", "`time` that a wait may take at most (default 30s)", &o.config.Backoff.Max)
-	flags.BoolFunc("dry-run", "print the body that would be posted, and post nothing", func(value string) error {
-		var err error
-		if o.dryRun, err = strconv.ParseBool(value); err != nil {
-			o.invalid = cmp.Or(o.invalid, errors.New("-dry-run is either there or not; see -h"))
-		}
-		return nil
-	})
+	o.defineTLS(add)
+	add("n", "`number` of events to post, each with its number in the message, and a summary instead of the timeline",
+		func(value string) error {
+			var err error
+			if o.count, err = strconv.Atoi(value); err != nil || o.count < 1 {
+				return errors.New("needs a whole number above zero")
+			}
+			return nil
+		})
+	duration("every", "`time` from one of the events of -n to the next, whether or not the receiver keeps up (default 1s)", &o.every)
+	o.boolean(flags, "q", "print nothing but errors", &o.quiet)
+	o.boolean(flags, "dry-run", "print the body that would be posted, and post nothing", &o.dryRun)
 
-	add("f", "`file` with the event as JSON, or - for standard input", func(name string) error {
+	add("f", "`file` with the event, or a Kubernetes Event, as JSON, or - for standard input", func(name string) error {
 		o.read = func() (recorder.Event, error) { return readEvent(name, stdin) }
 		return nil
 	})
@@ -178,6 +198,57 @@ func (o *options) define(flags *flag.FlagSet, stdin io.Reader) {
 		})
 		return checkText(pair)
 	})
+}
+
+// boolean defines a flag without a value.
+func (o *options) boolean(flags *flag.FlagSet, name, usage string, to *bool) {
+	flags.BoolFunc(name, usage, func(value string) error {
+		var err error
+		if *to, err = strconv.ParseBool(value); err != nil {
+			o.invalid = cmp.Or(o.invalid, fmt.Errorf("-%s is either there or not; see -h", name))
+		}
+		return nil
+	})
+}
+
+// defineTLS defines the flags for receivers with an authority or clients of their own. There is none
+// that turns verification off: what reads the events then could be anyone.
+func (o *options) defineTLS(add func(name, usage string, set func(string) error)) {
+	add("ca", "`file` with the certificates, in PEM, of the authorities that are trusted instead of the system's", func(name string) error {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		o.tls.RootCAs = x509.NewCertPool()
+		if !o.tls.RootCAs.AppendCertsFromPEM(data) {
+			return fmt.Errorf("%s has no certificate in PEM", name)
+		}
+		return nil
+	})
+	add("cert", "`file` with the client's certificate in PEM; needs -key", func(name string) error {
+		o.cert = name
+		return nil
+	})
+	add("key", "`file` with the key of -cert in PEM", func(name string) error {
+		o.key = name
+		return nil
+	})
+}
+
+// readCertificate reads the files of -cert and -key.
+func (o *options) readCertificate() error {
+	switch {
+	case o.cert == "" && o.key == "":
+		return nil
+	case o.cert == "" || o.key == "":
+		return errors.New("-cert and -key need each other; see -h")
+	}
+	certificate, err := tls.LoadX509KeyPair(o.cert, o.key)
+	if err != nil {
+		return fmt.Errorf("-cert and -key: %w", err)
+	}
+	o.tls.Certificates = []tls.Certificate{certificate}
+	return nil
 }
 
 // checkWebhook refuses an empty webhook, such as a shell makes of a variable that is not set: the
@@ -226,45 +297,4 @@ func defaultEvent() (recorder.Event, error) {
 		Reason:         "Test",
 		Message:        "test event, posted by postevent at " + time.Now().UTC().Format(time.RFC3339),
 	}, nil
-}
-
-// readEvent reads one event as JSON, and refuses all that is not exactly that.
-func readEvent(name string, stdin io.Reader) (recorder.Event, error) {
-	in := stdin
-	if name != "-" {
-		file, err := os.Open(name)
-		if err != nil {
-			return recorder.Event{}, fmt.Errorf("-f: %w", err)
-		}
-		defer file.Close()
-		in = file
-	}
-	event, err := decode(in)
-	if err != nil {
-		return event, fmt.Errorf("-f %s: %w", name, err)
-	}
-	return event, nil
-}
-
-func decode(in io.Reader) (event recorder.Event, err error) {
-	data, err := io.ReadAll(io.LimitReader(in, maxEvent+1))
-	switch {
-	case err != nil:
-		return event, err
-	case len(data) > maxEvent:
-		return event, fmt.Errorf("more than %d MiB", maxEvent>>20)
-	case !utf8.Valid(data):
-		return event, errors.New("not UTF-8")
-	case len(bytes.TrimSpace(data)) == 0:
-		return event, errors.New("empty")
-	}
-	decoder := json.NewDecoder(bytes.NewReader(data))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&event); err != nil {
-		return event, err
-	}
-	if _, err := decoder.Token(); err != io.EOF {
-		return event, errors.New("something follows the event")
-	}
-	return event, nil
 }

@@ -2,6 +2,10 @@
 // trying out whether an alert reaches the people that it is for:
 //
 //	postevent -webhook URL -kind App -namespace prod -name web -severity error -message "disk full"
+//	kubectl get event NAME -o json | postevent -webhook URL -f -
+//	postevent -webhook URL -n 100 -every 50ms
+//
+// The last of these shows whether the receiver keeps up.
 //
 // Without a webhook it posts to a receiver of its own on loopback, which takes the event, answers
 // too late, and answers the second attempt with 429 and Retry-After: 300. A general retry client
@@ -15,6 +19,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/x509"
 	"errors"
 	"flag"
 	"fmt"
@@ -40,8 +45,11 @@ const (
 	exitUsage = 2
 )
 
-// The schedule against the receiver on loopback, where the flags do not set another.
+// The recorder's own default, and the schedule against the receiver on loopback, where the flags do not
+// set another.
 const (
+	defaultTimeout = 5 * time.Second
+
 	demoTimeout = time.Second
 	demoWait    = 500 * time.Millisecond
 )
@@ -74,6 +82,9 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		return exitOK
 	}
 
+	if o.quiet {
+		stdout = io.Discard
+	}
 	var note string
 	if o.config.Webhook == "" {
 		receiver, err := net.Listen("tcp", "127.0.0.1:0")
@@ -94,7 +105,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	// Not earlier: until here a signal may just end the process, even while it waits for its input.
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := post(ctx, o.config, o.event, stdout); err != nil {
+	if err := post(ctx, o, stdout); err != nil {
 		return fail(exitLost, err)
 	}
 	return exitOK
@@ -121,19 +132,46 @@ func encode(ctx context.Context, config recorder.Config, event recorder.Event) (
 	return body, err
 }
 
-// post posts the event and writes its timeline.
-func post(ctx context.Context, config recorder.Config, event recorder.Event, stdout io.Writer) error {
+// post posts the event, or as many as it shall be, and writes what comes of it.
+func post(ctx context.Context, o *options, stdout io.Writer) error {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.Proxy = proxy
+	transport.TLSClientConfig = o.tls
+	transport.MaxIdleConnsPerHost = maxUnderWay
 	defer transport.CloseIdleConnections()
-	line := &timeline{out: stdout, next: transport, start: time.Now()}
-	config.Transport = line
-	config.Logger = slog.New(line)
-	rec, err := recorder.New(config)
+	var err error
+	if o.count > 0 {
+		err = postMany(ctx, o, transport, stdout)
+	} else {
+		err = postOne(ctx, o, transport, stdout)
+	}
+	if errors.As(err, new(x509.UnknownAuthorityError)) {
+		err = fmt.Errorf("%w; -ca names a file with the authority to trust", err)
+	}
+	return err
+}
+
+func postMany(ctx context.Context, o *options, transport http.RoundTripper, stdout io.Writer) error {
+	o.config.Transport = transport
+	rec, err := recorder.New(o.config)
 	if err != nil {
 		return err
 	}
-	err = rec.Post(ctx, event)
+	b := &burst{rec: rec, out: stdout, progress: terminal(stdout)}
+	return b.post(ctx, o.event, o.count, o.every)
+}
+
+// postOne writes the timeline of the event.
+func postOne(ctx context.Context, o *options, transport http.RoundTripper, stdout io.Writer) error {
+	o.config.Timeout = cmp.Or(o.config.Timeout, defaultTimeout)
+	line := &timeline{out: stdout, next: transport, start: time.Now(), limit: o.config.Timeout}
+	o.config.Transport = line
+	o.config.Logger = slog.New(line)
+	rec, err := recorder.New(o.config)
+	if err != nil {
+		return err
+	}
+	err = rec.Post(ctx, o.event)
 	switch {
 	case err != nil:
 		line.unanswered(err)

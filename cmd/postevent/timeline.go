@@ -25,11 +25,11 @@ type timeline struct {
 	out   io.Writer
 	next  http.RoundTripper
 	start time.Time
+	limit time.Duration // of an attempt
 
 	attempts int
 	began    time.Duration // when the last attempt did
 	failure  error         // what it failed with, while it has no line of its own
-	limit    time.Duration // the time that it had for an answer
 }
 
 func (t *timeline) line(at time.Duration, format string, args ...any) {
@@ -39,9 +39,6 @@ func (t *timeline) line(at time.Duration, format string, args ...any) {
 func (t *timeline) RoundTrip(req *http.Request) (*http.Response, error) {
 	t.attempts++
 	t.began = time.Since(t.start)
-	if deadline, ok := req.Context().Deadline(); ok {
-		t.limit = time.Until(deadline).Round(time.Millisecond)
-	}
 	resp, err := t.next.RoundTrip(req)
 	if t.failure = err; err == nil {
 		t.line(t.began, "attempt %d  %s", t.attempts, status(resp))
