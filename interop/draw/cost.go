@@ -19,6 +19,7 @@ type cost struct {
 	Go       string
 	CPU      string
 	Platform string
+	Peers    []string // and their versions
 	Rounds   int
 	Queued   []spent // the caller hands the event over and goes on
 	Posted   []spent // the caller waits for the answer
@@ -81,7 +82,7 @@ func readCost(r io.Reader) (*cost, error) {
 		{"Record", "99.9th percentile of the calls", true, []wait{
 			{"no answer", in.median("RecordAtADeadReceiver/queue=open/by=recorder", "p99.9-ns")}}},
 		{"http.Client.Post", "timeout 5s, a single attempt", false, in.waits("http.Client", "no answer")},
-		{"Post", "waits for the outcome; without jitter", true, in.waits("recorder-Post", "refused", "no answer")},
+		{"Post", "waits for the outcome; less with jitter", true, in.waits("recorder-Post", "refused", "no answer")},
 		{"Flux's recorder", "each event waits for the outcome", false, in.waits("flux", "refused", "no answer")},
 	}
 	return c, errors.Join(in.errs...)
@@ -150,7 +151,7 @@ const (
 	allocsStart = 564
 	allocsWidth = 130
 	rowHeight   = 26
-	decade      = 44 // pixels of a power of ten
+	decade      = 38 // pixels of a power of ten
 )
 
 func (c *cost) draw() []byte {
@@ -158,11 +159,12 @@ func (c *cost) draw() []byte {
 	cv.text("head", left, 28, "What an event costs its caller")
 	cv.text("note", barStart, 60, "time per event")
 	cv.text("note", allocsStart, 60, "allocations per event")
-	y := drawSpent(&cv, 60, "Handed over", c.Queued)
-	y = drawSpent(&cv, y+28, "Posted, and waited for", c.Posted)
+	y := drawSpent(&cv, 60, "Handed over, delivered later", c.Queued)
+	y = drawSpent(&cv, y+28, "Posted, the caller waits", c.Posted)
 	y = drawHeld(&cv, y+44, c.Held)
 	cv.text("note", left, y+28, fmt.Sprintf("Medians of %d rounds on one core of %s, %s %s, %s.", c.Rounds, c.CPU, c.Go, c.Platform, c.Date))
-	return cv.finish(int(y)+44, "Cost of an event, and how long a dead receiver holds the caller", c.story())
+	cv.text("note", left, y+46, strings.Join(c.Peers, ", ")+". Each group of bars has a scale of its own.")
+	return cv.finish(int(y)+62, "Cost of an event, and how long a dead receiver holds the caller", c.story())
 }
 
 // drawSpent draws a group of bars to a scale of its own, and returns where it ends.
@@ -193,11 +195,14 @@ func drawSpent(c *canvas, y float64, group string, rows []spent) float64 {
 // drawHeld draws marks on a scale of powers of ten, and returns where it ends.
 func drawHeld(c *canvas, y float64, rows []held) float64 {
 	c.text("group", left, y, "Held by a dead receiver")
-	c.text("note", barStart, y, "each line is ten times as long as the one before")
+	c.text("note", barStart, y, "log scale: each line is ten times the one before")
 	top, bottom := y+10, y+40*float64(len(rows))+12
 	for power := -6; power <= 2; power++ {
 		length := duration(math.Round(math.Pow10(power + 9)))
-		c.tick(onDecades(length), top, bottom, length.String())
+		c.line("grid", onDecades(length), top, onDecades(length), bottom)
+		if power%2 == 0 {
+			c.tick(onDecades(length), top, bottom, length.String())
+		}
 	}
 	for _, row := range rows {
 		y += 40
@@ -206,7 +211,7 @@ func drawHeld(c *canvas, y float64, rows []held) float64 {
 		var label []string
 		for _, wait := range row.Waits {
 			c.mark(class(row.Ours), onDecades(wait.Time), y-4)
-			label = append(label, fmt.Sprintf("%v %s", wait.Time, wait.Fault))
+			label = append(label, fmt.Sprintf("%s: %v", wait.Fault, wait.Time))
 		}
 		c.text("", onDecades(row.Waits[len(row.Waits)-1].Time)+14, y, strings.Join(label, ", "))
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -86,4 +87,59 @@ func recordWithFlux(b *testing.B, webhook string) error {
 	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "prod"}}
 	flux.Eventf(object, nil, corev1.EventTypeNormal, "Deployed", "Deploying", "version 1.2.3 is live")
 	return logged
+}
+
+// printed is what the benchmarks that readCost wants print, as often as there are values.
+func printed(values ...int) string {
+	var text strings.Builder
+	text.WriteString("goos: linux\ngoarch: amd64\ncpu: A Processor  \n")
+	for _, by := range []string{"Enqueue/by=recorder-Record", "Enqueue/by=recorder-AnnotatedEventf", "Enqueue/by=client-go-record",
+		"Enqueue/by=client-go-events", "Post/by=recorder", "Post/by=http.Client", "Post/by=flux"} {
+		for _, value := range values {
+			fmt.Fprintf(&text, "Benchmark%s-2 \t 100 \t %d ns/op\t 1.000 conns\t 7 allocs/op\n", by, value)
+		}
+	}
+	for _, value := range values {
+		fmt.Fprintf(&text, "BenchmarkRecordAtADeadReceiver/queue=open/by=recorder \t 100 \t %d p99.9-ns\n", value)
+	}
+	for _, by := range []string{"http.Client/fault=no-answer", "recorder-Post/fault=refused", "recorder-Post/fault=no-answer",
+		"flux/fault=refused", "flux/fault=no-answer"} {
+		fmt.Fprintf(&text, "BenchmarkHeld/by=%s \t 1 \t 5000000000 ns/op\n", by)
+	}
+	return text.String()
+}
+
+func TestReadCost(t *testing.T) {
+	c, err := readCost(strings.NewReader(printed(90, 10, 30)))
+	if err != nil {
+		t.Fatalf("readCost() = %v, want no error", err)
+	}
+	if want := (spent{"Post", true, 30, 7}); c.Rounds != 3 || c.CPU != "A Processor" || c.Posted[0] != want {
+		t.Errorf("readCost() = %+v, want 3 rounds on A Processor and %+v", c, want)
+	}
+	if got, want := c.Held[0].Waits[0], (wait{"no answer", 30}); got != want {
+		t.Errorf("readCost() holds the caller of Record %+v, want %+v", got, want)
+	}
+	if c, _ := readCost(strings.NewReader(printed(10, 20))); c.Posted[0].Time != 15 {
+		t.Errorf("readCost(two rounds) = %v for Post, want 15ns", c.Posted[0].Time)
+	}
+}
+
+func TestReadCostRefuses(t *testing.T) {
+	all := printed(10, 20)
+	for name, test := range map[string]struct{ results, want string }{
+		"nothing held": {strings.ReplaceAll(all, "BenchmarkHeld/by=flux/fault=refused", ""),
+			"Held/by=flux/fault=refused: no result in ns/op"},
+		"a round too few": {strings.Replace(all, "BenchmarkRecordAtADeadReceiver", "", 1),
+			"RecordAtADeadReceiver/queue=open/by=recorder p99.9-ns: 1 results, want 2"},
+		"no number": {strings.Replace(all, "5000000000", "?", 1),
+			`Held/by=http.Client/fault=no-answer: strconv.ParseFloat: parsing "?": invalid syntax`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := readCost(strings.NewReader(test.results))
+			if err == nil || err.Error() != test.want {
+				t.Errorf("readCost() = %v, want %q", err, test.want)
+			}
+		})
+	}
 }

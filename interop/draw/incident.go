@@ -34,16 +34,16 @@ func (a attempt) end() duration { return a.At + a.Took }
 // Where the lanes are: names on the left, time from there on.
 const (
 	left       = 16
-	laneStart  = 190
-	zoomScale  = 200 // pixels a second
+	laneStart  = 212
+	zoomScale  = 175 // pixels a second
 	zoomEnd    = 3   // seconds
-	wholeScale = 1.6
+	wholeScale = 1.44
 	barHeight  = 16
 )
 
 func (in *incident) draw() []byte {
 	var c canvas
-	c.text("head", left, 28, "The answer is lost; the second attempt is answered 429 with Retry-After")
+	c.text("head", left, 28, "The answer is lost; the second attempt is answered 429 with Retry-After: 300")
 	c.text("group", left, 60, "The first seconds")
 	for second := range zoomEnd + 1 {
 		c.tick(laneStart+float64(second)*zoomScale, 50, 186, fmt.Sprintf("%d s", second))
@@ -66,7 +66,7 @@ func (in *incident) draw() []byte {
 func (cl client) zoom(c *canvas, y float64) {
 	c.text("", left, y+12, cl.Name)
 	c.text("note", left, y+28, cl.Settings)
-	cl.bars(c, y, zoomScale, zoomEnd)
+	cl.bars(c, y, zoomScale)
 	for i, a := range cl.Attempts {
 		if a.At.seconds() > zoomEnd {
 			break
@@ -84,36 +84,31 @@ func (cl client) zoom(c *canvas, y float64) {
 // whole draws all of it at y, and names what came of it.
 func (cl client) whole(c *canvas, y float64) {
 	c.text("", left, y+12, cl.Name)
-	cl.bars(c, y, wholeScale, cl.Returned.seconds())
+	cl.bars(c, y, wholeScale)
 	end := laneStart + cl.Returned.seconds()*wholeScale
 	c.text("group", end+12, y+13, fmt.Sprintf("returns after %v", cl.Returned))
+	c.text("", end+12, y+30, "event taken "+times(cl.Taken))
 	last := cl.Attempts[len(cl.Attempts)-1]
 	before := cl.Attempts[len(cl.Attempts)-2]
 	if wait := last.At - before.end(); wait.seconds()*wholeScale > width/4 {
 		c.text("", laneStart+before.end().seconds()*wholeScale+2, y-6, fmt.Sprintf("waits %v, as it is told", wait))
-		c.anchored("", "end", end, y-6, fmt.Sprintf("attempt %d: %s, taken %s", last.Number, last.Answer, times(cl.Taken)))
+		c.anchored("", "end", end, y-6, fmt.Sprintf("attempt %d: %s", last.Number, last.Answer))
 	}
 }
 
-// bars draws attempts, full, and the waits between them, hatched, up to a second.
-func (cl client) bars(c *canvas, y, scale, limit float64) {
-	bar := func(class string, from, to duration) {
-		begin, end := from.seconds(), min(to.seconds(), limit)
-		if begin < limit {
-			c.rect(class, laneStart+begin*scale, y, (end-begin)*scale, barHeight)
-		}
-	}
+// bars draws attempts, full, and the waits between them, hatched. What does not fit runs off the edge.
+func (cl client) bars(c *canvas, y, scale float64) {
+	at := func(d duration) float64 { return min(laneStart+d.seconds()*scale, width) }
 	for i, a := range cl.Attempts {
-		if a.Took > 0 {
-			bar(class(cl.Ours), a.At, a.end())
-		}
+		c.rect(class(cl.Ours), at(a.At), y, at(a.end())-at(a.At), barHeight)
 		if i+1 < len(cl.Attempts) {
-			bar(class(cl.Ours)+" wait", a.end(), cl.Attempts[i+1].At)
+			next := cl.Attempts[i+1]
+			c.rect(class(cl.Ours)+" wait", at(a.end()), y, at(next.At)-at(a.end()), barHeight)
 		}
 	}
 	for _, a := range cl.Attempts {
-		if at := a.At.seconds(); a.Took == 0 && at <= limit {
-			c.mark(class(cl.Ours), laneStart+at*scale, y+barHeight/2)
+		if a.Took == 0 && at(a.At) < width {
+			c.mark(class(cl.Ours), at(a.At), y+barHeight/2)
 		}
 	}
 }

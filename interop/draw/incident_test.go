@@ -114,9 +114,13 @@ func postWithRetries(receiver http.RoundTripper) error {
 }
 
 func TestMeasureIncident(t *testing.T) {
+	v, err := version("..", "github.com/hashicorp/go-retryablehttp")
+	if err != nil {
+		t.Fatal(err)
+	}
 	got := incident{Command: measureCommand, Clients: []client{
 		experience(t, client{Name: "this recorder", Settings: "timeout 1s, Backoff.Min 500ms", Ours: true}, postWithRecorder),
-		experience(t, client{Name: "go-retryablehttp", Settings: "timeout 1s, else defaults"}, postWithRetries),
+		experience(t, client{Name: "go-retryablehttp " + v, Settings: "timeout 1s, else defaults"}, postWithRetries),
 	}}
 	const file = docs + "/incident.json"
 	if *measure {

@@ -19,9 +19,11 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"io"
 	"log"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strconv"
 	"strings"
@@ -35,12 +37,7 @@ func main() {
 	// As seen from interop, where "go run -C interop" starts this.
 	docs := filepath.Join("..", "docs")
 	if *fromResults {
-		c, err := readCost(os.Stdin)
-		if err != nil {
-			log.Fatal(err)
-		}
-		c.Go, c.Date = runtime.Version(), time.Now().UTC().Format(time.DateOnly)
-		if err := writeJSON(filepath.Join(docs, "cost.json"), c); err != nil {
+		if err := writeCost(filepath.Join(docs, "cost.json"), os.Stdin); err != nil {
 			log.Fatal(err)
 		}
 	}
@@ -53,6 +50,23 @@ func main() {
 			log.Fatal(err)
 		}
 	}
+}
+
+// writeCost writes the cost that benchmark results come to, with what they do not say themselves.
+func writeCost(file string, results io.Reader) error {
+	c, err := readCost(results)
+	if err != nil {
+		return err
+	}
+	c.Go, c.Date = runtime.Version(), time.Now().UTC().Format(time.DateOnly)
+	for _, module := range []string{"k8s.io/client-go", "github.com/fluxcd/pkg/runtime"} {
+		v, err := version(".", module)
+		if err != nil {
+			return err
+		}
+		c.Peers = append(c.Peers, strings.TrimPrefix(module, "github.com/")+" "+v)
+	}
+	return writeJSON(file, c)
 }
 
 // draw returns the picture of the numbers in a file of docs.
@@ -84,6 +98,19 @@ func writeJSON(path string, value any) error {
 	return os.WriteFile(path, text.Bytes(), 0o666)
 }
 
+// version is that of a module that interop's go.mod requires.
+func version(interop, module string) (string, error) {
+	requirements, err := os.ReadFile(filepath.Join(interop, "go.mod"))
+	if err != nil {
+		return "", err
+	}
+	match := regexp.MustCompile(`(?m)^\t` + regexp.QuoteMeta(module) + ` (v\S+)$`).FindSubmatch(requirements)
+	if match == nil {
+		return "", fmt.Errorf("go.mod requires no %s", module)
+	}
+	return string(match[1]), nil
+}
+
 // A duration is written with three digits, in JSON as in the pictures: 1.5s, 302s, 73.3µs.
 type duration time.Duration
 
@@ -107,13 +134,10 @@ func (d duration) String() string {
 }
 
 func (d duration) split() (number, unit string) {
+	rounded, _ := strconv.ParseFloat(strconv.FormatFloat(float64(d), 'g', 3, 64), 64)
 	size := time.Second
-	for _, smaller := range []time.Duration{time.Millisecond, time.Microsecond, time.Nanosecond} {
-		if time.Duration(d) >= size || d == 0 {
-			break
-		}
-		size = smaller
+	for size > time.Nanosecond && 0 < rounded && rounded < float64(size) {
+		size /= 1000
 	}
-	rounded, _ := strconv.ParseFloat(strconv.FormatFloat(float64(d)/float64(size), 'g', 3, 64), 64)
-	return strconv.FormatFloat(rounded, 'f', -1, 64), strings.TrimPrefix(size.String(), "1")
+	return strconv.FormatFloat(rounded/float64(size), 'f', -1, 64), strings.TrimPrefix(size.String(), "1")
 }

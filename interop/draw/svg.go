@@ -13,7 +13,8 @@ const width = 820
 // style has the colours of Okabe and Ito, which everybody can tell apart: blue is this recorder, orange
 // and hatched are the others. Paper is white, however the screen is.
 const style = `
-    text { font: 13px system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; fill: #1a1a1a }
+    text { font: 13px system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; fill: #1a1a1a;
+      stroke: #fff; stroke-width: 4px; stroke-linejoin: round; paint-order: stroke }
     .head { font-size: 16px; font-weight: 600 }
     .group { font-weight: 600 }
     .note, .tick { font-size: 12px; fill: #555 }
@@ -28,7 +29,7 @@ const style = `
     .grid { stroke: #d4d4d4 }
     .axis { stroke: #777 }
     @media screen and (prefers-color-scheme: dark) {
-      text { fill: #ececec }
+      text { fill: #ececec; stroke: #15181c }
       .note, .tick { fill: #b4b4b4 }
       .paper { fill: #15181c }
       .ours { fill: #56b4e9; stroke: #56b4e9 }
@@ -73,7 +74,11 @@ func (c *canvas) anchored(class, anchor string, x, y float64, line string) {
 	fmt.Fprintf(&c.body, "  <text class=%q text-anchor=%q x=\"%.1f\" y=\"%.1f\">%s</text>\n", class, anchor, x, y, escape(line))
 }
 
+// rect draws nothing where there is no width.
 func (c *canvas) rect(class string, x, y, width, height float64) {
+	if width <= 0 {
+		return
+	}
 	fmt.Fprintf(&c.body, "  <rect class=%q x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"/>\n", class, x, y, width, height)
 }
 
