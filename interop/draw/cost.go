@@ -47,7 +47,7 @@ type wait struct {
 	Time  duration
 }
 
-// costCommand prints the results that readCost reads, and costs some twenty minutes.
+// costCommand prints the results that readCost reads.
 var costCommand = []string{
 	"for i in {1..10}; do taskset -c 0 go -C interop test -run '^$' -bench 'Post|Enqueue|AtADead' -benchmem .; done",
 	"go -C interop test -run '^$' -bench Held -benchtime 1x ./draw",
@@ -162,9 +162,11 @@ func (c *cost) draw() []byte {
 	y := drawSpent(&cv, 60, "Handed over, delivered later", c.Queued)
 	y = drawSpent(&cv, y+28, "Posted, the caller waits", c.Posted)
 	y = drawHeld(&cv, y+44, c.Held)
-	cv.text("note", left, y+28, fmt.Sprintf("Medians of %d rounds on one core of %s, %s %s, %s.", c.Rounds, c.CPU, c.Go, c.Platform, c.Date))
-	cv.text("note", left, y+46, strings.Join(c.Peers, ", ")+". Each group of bars has a scale of its own.")
-	return cv.finish(int(y)+62, "Cost of an event, and how long a dead receiver holds the caller", c.story())
+	rounds := fmt.Sprintf("Medians of %d rounds on one core of %s; what took seconds, one call each.", c.Rounds, c.CPU)
+	cv.text("note", left, y+28, rounds)
+	cv.text("note", left, y+46, "Each group of bars has a scale of its own.")
+	cv.text("note", left, y+64, fmt.Sprintf("%s %s, %s, %s.", c.Go, c.Platform, strings.Join(c.Peers, ", "), c.Date))
+	return cv.finish(int(y)+80, "Cost of an event, and how long a dead receiver holds the caller", c.story())
 }
 
 // drawSpent draws a group of bars to a scale of its own, and returns where it ends.

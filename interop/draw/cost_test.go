@@ -66,7 +66,8 @@ func postOnce(_ *testing.B, webhook string) error {
 
 // postWithoutJitter has the defaults but for the jitter, which could make it wait less.
 func postWithoutJitter(b *testing.B, webhook string) error {
-	rec, err := recorder.New(recorder.Config{Webhook: webhook, Backoff: recorder.Backoff{Min: time.Second, Max: 30 * time.Second}})
+	backoff := recorder.Backoff{Min: time.Second, Max: 30 * time.Second}
+	rec, err := recorder.New(recorder.Config{Webhook: webhook, Backoff: backoff})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -93,8 +94,10 @@ func recordWithFlux(b *testing.B, webhook string) error {
 func printed(values ...int) string {
 	var text strings.Builder
 	text.WriteString("goos: linux\ngoarch: amd64\ncpu: A Processor  \n")
-	for _, by := range []string{"Enqueue/by=recorder-Record", "Enqueue/by=recorder-AnnotatedEventf", "Enqueue/by=client-go-record",
-		"Enqueue/by=client-go-events", "Post/by=recorder", "Post/by=http.Client", "Post/by=flux"} {
+	for _, by := range []string{
+		"Enqueue/by=recorder-Record", "Enqueue/by=recorder-AnnotatedEventf", "Enqueue/by=client-go-record",
+		"Enqueue/by=client-go-events", "Post/by=recorder", "Post/by=http.Client", "Post/by=flux",
+	} {
 		for _, value := range values {
 			fmt.Fprintf(&text, "Benchmark%s-2 \t 100 \t %d ns/op\t 1.000 conns\t 7 allocs/op\n", by, value)
 		}
@@ -102,8 +105,10 @@ func printed(values ...int) string {
 	for _, value := range values {
 		fmt.Fprintf(&text, "BenchmarkRecordAtADeadReceiver/queue=open/by=recorder \t 100 \t %d p99.9-ns\n", value)
 	}
-	for _, by := range []string{"http.Client/fault=no-answer", "recorder-Post/fault=refused", "recorder-Post/fault=no-answer",
-		"flux/fault=refused", "flux/fault=no-answer"} {
+	for _, by := range []string{
+		"http.Client/fault=no-answer", "recorder-Post/fault=refused", "recorder-Post/fault=no-answer",
+		"flux/fault=refused", "flux/fault=no-answer",
+	} {
 		fmt.Fprintf(&text, "BenchmarkHeld/by=%s \t 1 \t 5000000000 ns/op\n", by)
 	}
 	return text.String()

@@ -183,7 +183,7 @@ func TestFlawsAreSeen(t *testing.T) {
 		want         []string
 	}{
 		"none":               {"", "", nil},
-		"not closed":         {"</svg>", "", []string{"XML syntax error on line 39: unexpected EOF"}},
+		"not closed":         {"</svg>", "", []string{"XML syntax error on line 43: unexpected EOF"}},
 		"no title":           {"A title", "", []string{"no title"}},
 		"no description":     {"It took 1.5 s.", "", []string{"no desc"}},
 		"no role":            {`role="img"`, "", []string{"not an image that is labelled by its title and desc"}},
@@ -195,7 +195,8 @@ func TestFlawsAreSeen(t *testing.T) {
 		"another number":     {">1.5 s", ">2.5 s", []string{`2.5 of "2.5 s" is not in the data`}},
 		"in the description": {"took 1.5 s", "took 5 s", []string{`5 of "It took 5 s." is not in the data`}},
 		"past the edge":      {`x="10.0"`, `x="790.0"`, []string{`"1.5 s" does not fit in`}},
-		"over another":       {text, text + strings.Replace(text, `y="100.0"`, `y="110.0"`, 1), []string{`"1.5 s" is over "1.5 s"`}},
+		"over another": {text, text + strings.Replace(text, `y="100.0"`, `y="110.0"`, 1),
+			[]string{`"1.5 s" is over "1.5 s"`}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(test.want, flaws(picture(test.replaced, test.by), data)); diff != "" {

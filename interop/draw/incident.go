@@ -58,8 +58,9 @@ func (in *incident) draw() []byte {
 		client.whole(&c, 268+60*float64(i))
 		description = append(description, client.story())
 	}
-	c.text("note", left, 404, "Measured in fake time: "+in.Command)
-	return c.finish(420, "How long a lost answer holds the caller", strings.Join(description, " "))
+	c.text("note", left, 404, "Measured in fake time, with a receiver that knows an event for five minutes:")
+	c.text("note", left, 422, in.Command)
+	return c.finish(438, "How long a lost answer holds the caller", strings.Join(description, " "))
 }
 
 // zoom draws the first seconds at y, and names each attempt and each wait.
@@ -73,7 +74,8 @@ func (cl client) zoom(c *canvas, y float64) {
 		}
 		c.text("", laneStart+a.At.seconds()*zoomScale+2, y-6, fmt.Sprintf("attempt %d: %s", a.Number, a.Answer))
 		if i+1 < len(cl.Attempts) {
-			c.text("", laneStart+a.end().seconds()*zoomScale+2, y+barHeight+16, fmt.Sprintf("waits %v", cl.Attempts[i+1].At-a.end()))
+			wait := cl.Attempts[i+1].At - a.end()
+			c.text("", laneStart+a.end().seconds()*zoomScale+2, y+barHeight+16, fmt.Sprintf("waits %v", wait))
 		}
 	}
 	if cl.Returned.seconds() < zoomEnd {
@@ -122,7 +124,8 @@ func (cl client) story() string {
 		}
 		parts = append(parts, fmt.Sprintf("attempt %d: %s", a.Number, a.Answer))
 	}
-	return fmt.Sprintf("%s: %s; returns after %v, the event taken %s.", cl.Name, strings.Join(parts, "; "), cl.Returned, times(cl.Taken))
+	parts = append(parts, fmt.Sprintf("returns after %v, the event taken %s.", cl.Returned, times(cl.Taken)))
+	return cl.Name + ": " + strings.Join(parts, "; ")
 }
 
 func times(n int) string {

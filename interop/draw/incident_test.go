@@ -118,9 +118,11 @@ func TestMeasureIncident(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	ours := client{Name: "this recorder", Settings: "timeout 1s, Backoff.Min 500ms", Ours: true}
+	general := client{Name: "go-retryablehttp " + v, Settings: "timeout 1s, else defaults"}
 	got := incident{Command: measureCommand, Clients: []client{
-		experience(t, client{Name: "this recorder", Settings: "timeout 1s, Backoff.Min 500ms", Ours: true}, postWithRecorder),
-		experience(t, client{Name: "go-retryablehttp " + v, Settings: "timeout 1s, else defaults"}, postWithRetries),
+		experience(t, ours, postWithRecorder),
+		experience(t, general, postWithRetries),
 	}}
 	const file = docs + "/incident.json"
 	if *measure {

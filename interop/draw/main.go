@@ -7,7 +7,7 @@
 //
 //	go -C interop test -run '^TestMeasureIncident$' ./draw -measure
 //
-// Those of docs/cost.json are medians of what benchmarks print. This takes some twenty minutes:
+// Those of docs/cost.json are medians of what benchmarks print. This takes some ten minutes:
 //
 //	{ for i in {1..10}; do taskset -c 0 go -C interop test -run '^$' -bench 'Post|Enqueue|AtADead' -benchmem .; done
 //	  go -C interop test -run '^$' -bench Held -benchtime 1x ./draw; } >results.out

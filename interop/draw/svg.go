@@ -43,8 +43,12 @@ const style = `
 
 // patterns are the fill of waits, and of the others' bars: ours lean one way and theirs the other.
 const patterns = `<defs>
-    <pattern id="ours" width="6" height="6" patternUnits="userSpaceOnUse"><path class="ours-hatch" d="M0 0L6 6"/></pattern>
-    <pattern id="peer" width="6" height="6" patternUnits="userSpaceOnUse"><path class="peer-hatch" d="M0 6L6 0"/></pattern>
+    <pattern id="ours" width="6" height="6" patternUnits="userSpaceOnUse">
+      <path class="ours-hatch" d="M0 0L6 6"/>
+    </pattern>
+    <pattern id="peer" width="6" height="6" patternUnits="userSpaceOnUse">
+      <path class="peer-hatch" d="M0 6L6 0"/>
+    </pattern>
   </defs>`
 
 // A canvas is an SVG file that is being written. Its zero value is an empty one.
@@ -53,7 +57,8 @@ type canvas struct{ body bytes.Buffer }
 // finish returns the file. Title and description are for those who cannot see it.
 func (c *canvas) finish(height int, title, description string) []byte {
 	var file bytes.Buffer
-	fmt.Fprintf(&file, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %[1]d %d"`, width, height, height)
+	fmt.Fprintf(&file, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d"`, width, height)
+	fmt.Fprintf(&file, ` viewBox="0 0 %d %d"`, width, height)
 	fmt.Fprintf(&file, " role=\"img\" aria-labelledby=\"title desc\">\n")
 	fmt.Fprintf(&file, "  <title id=\"title\">%s</title>\n", escape(title))
 	fmt.Fprintf(&file, "  <desc id=\"desc\">%s</desc>\n", escape(description))
@@ -71,7 +76,8 @@ func (c *canvas) text(class string, x, y float64, line string) {
 
 // anchored writes a line that begins, ends or has its middle at x.
 func (c *canvas) anchored(class, anchor string, x, y float64, line string) {
-	fmt.Fprintf(&c.body, "  <text class=%q text-anchor=%q x=\"%.1f\" y=\"%.1f\">%s</text>\n", class, anchor, x, y, escape(line))
+	fmt.Fprintf(&c.body, `  <text class="%s" text-anchor="%s" x="%.1f" y="%.1f">`, class, anchor, x, y)
+	c.body.WriteString(escape(line) + "</text>\n")
 }
 
 // rect draws nothing where there is no width.
@@ -79,7 +85,8 @@ func (c *canvas) rect(class string, x, y, width, height float64) {
 	if width <= 0 {
 		return
 	}
-	fmt.Fprintf(&c.body, "  <rect class=%q x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"/>\n", class, x, y, width, height)
+	fmt.Fprintf(&c.body, `  <rect class="%s" x="%.1f" y="%.1f"`, class, x, y)
+	fmt.Fprintf(&c.body, " width=\"%.1f\" height=\"%.1f\"/>\n", width, height)
 }
 
 func (c *canvas) line(class string, x1, y1, x2, y2 float64) {
