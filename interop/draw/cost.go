@@ -201,10 +201,11 @@ func drawHeld(c *canvas, y float64, rows []held) float64 {
 	top, bottom := y+10, y+40*float64(len(rows))+12
 	for power := -6; power <= 2; power++ {
 		length := duration(math.Round(math.Pow10(power + 9)))
-		c.line("grid", onDecades(length), top, onDecades(length), bottom)
-		if power%2 == 0 {
-			c.tick(onDecades(length), top, bottom, length.String())
+		label := length.String()
+		if power%2 != 0 {
+			label = "" // for want of room
 		}
+		c.tick(onDecades(length), top, bottom, label)
 	}
 	for _, row := range rows {
 		y += 40

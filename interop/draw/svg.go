@@ -102,10 +102,12 @@ func (c *canvas) mark(class string, x, y float64) {
 	fmt.Fprintf(&c.body, "  <path class=%q d=\"M%.1f %.1fl7 7l-7 7l-7 -7z\"/>\n", class, x, y-7)
 }
 
-// tick draws a line of the grid, with what it stands for below.
+// tick draws a line of the grid, with what it stands for below, if anything.
 func (c *canvas) tick(x, top, bottom float64, label string) {
 	c.line("grid", x, top, x, bottom)
-	c.anchored("tick", "middle", x, bottom+16, label)
+	if label != "" {
+		c.anchored("tick", "middle", x, bottom+16, label)
+	}
 }
 
 // class is how what belongs to this recorder is drawn, and what does not.
