@@ -21,17 +21,17 @@ import (
 // This file uses the package as others do: the README's first lines, the examples of the
 // documentation, and the benchmarks.
 
+const webhookURL = "http://notification-controller.flux-system./"
+
 // readmeExample is the README's, which TestTheReadmeExampleCompiles holds against it.
 func readmeExample(ctx context.Context, mgr interface{ Start(context.Context) error }) error {
-	webhook := "http://notification-controller.flux-system./"
-	rec, err := recorder.New(recorder.Config{Webhook: webhook, Controller: "app-controller"})
+	rec, err := recorder.New(recorder.Config{Webhook: webhookURL, Controller: "app-controller"})
 	if err != nil {
 		return err
 	}
 	// In a reconciler. What becomes of the event is in the log and in rec.Stats().
 	_ = rec.Record(recorder.Event{
 		InvolvedObject: recorder.ObjectReference{Kind: "App", Namespace: "prod", Name: "web"},
-		Severity:       recorder.SeverityInfo,
 		Reason:         "Deployed",
 		Message:        "version 1.2.3 is live",
 	})

@@ -3,6 +3,7 @@
 // that notification-controller answers duplicates with. A TCP proxy between the two ends adds the
 // faults of a network.
 //
-// It holds nothing but tests. It is a module of its own, so that the recorder's module depends on
-// none of its peers.
+// The package holds nothing but tests; beside it are the programs that draw the pictures (draw) and
+// mutate the recorder (mutate), and a test of random failures (soak). It is a module of its own, so
+// that the recorder's module depends on none of its peers.
 package interop

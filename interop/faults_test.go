@@ -80,7 +80,6 @@ func faults(retries int) []fault {
 		waits += min(time.Second<<i, 30*time.Second)
 	}
 	const (
-		partial  = "202 with a body that drips, has no end or is cut off"
 		final    = "101; 301, 302, 303; 400, 401, 403, 404, 413"
 		failing  = "connection refused or reset; 500"
 		dripping = "no answer; one that drips, in the header or after a 500"
@@ -100,17 +99,17 @@ func faults(retries int) []fault {
 			flux: fate{delivered: 1, connections: 1},
 		},
 		{
-			name: "202 with a slow body", row: partial, receiver: answering(slowBody(http.StatusAccepted)),
+			name: "202 with a slow body", receiver: answering(slowBody(http.StatusAccepted)),
 			ours: fate{delivered: 1, connections: 1},
 			flux: fate{delivered: 1, connections: 1},
 		},
 		{
-			name: "202 with an endless body", row: partial, receiver: answering(endless(http.StatusAccepted)),
+			name: "202 with an endless body", receiver: answering(endless(http.StatusAccepted)),
 			ours: fate{delivered: 1, connections: 1},
 			flux: fate{delivered: 1, connections: 1},
 		},
 		{
-			name: "reset after the header", row: partial,
+			name:     "reset after the header",
 			receiver: answering(resetting("HTTP/1.1 202 Accepted\r\nContent-Length: 100\r\n\r\n")),
 			ours:     fate{delivered: 1, connections: 1},
 			flux:     fate{delivered: 1, connections: 1},
