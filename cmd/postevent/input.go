@@ -1,5 +1,7 @@
 package main
 
+// This file reads the event that -f names: in the recorder's own format, or as kubectl prints it.
+
 import (
 	"bytes"
 	"cmp"
@@ -9,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf16"
@@ -17,10 +20,16 @@ import (
 	"example.com/recorder"
 )
 
-// maxEvent is how many bytes of a file are read.
-const maxEvent = 4 << 20
+const (
+	maxEvent = 4 << 20 // bytes that are read
 
-// readEvent reads one event from a file, and refuses all that is not exactly that.
+	getOne  = `"kubectl get event NAME -o json"`
+	formats = "-f takes one event, as JSON in the recorder's own format or as " + getOne + " prints it"
+
+	annotationPrefix = "event.toolkit.fluxcd.io/"
+)
+
+// readEvent reads one event, and refuses all that is not exactly that.
 func readEvent(name string, stdin io.Reader) (recorder.Event, error) {
 	in := stdin
 	if name != "-" {
@@ -31,122 +40,168 @@ func readEvent(name string, stdin io.Reader) (recorder.Event, error) {
 		defer file.Close()
 		in = file
 	}
-	data, err := io.ReadAll(io.LimitReader(in, maxEvent+1))
-	if err == nil && len(data) > maxEvent {
-		err = fmt.Errorf("more than %d MiB", maxEvent>>20)
-	}
-	var event recorder.Event
-	if err == nil {
-		event, err = decode(data)
-	}
+	event, err := decode(in)
 	if err != nil {
 		return event, fmt.Errorf("-f %s: %w", name, err)
 	}
 	return event, nil
 }
 
-// decode makes an event of JSON in one of the two formats, which differ in that a Kubernetes object
-// names its kind.
-func decode(data []byte) (event recorder.Event, err error) {
-	data = bytes.TrimSpace(unmark(data))
-	var object struct{ Kind, APIVersion string }
-	switch {
-	case len(data) == 0:
-		return event, errors.New("empty")
-	case !utf8.Valid(data):
-		return event, errors.New("not UTF-8")
-	case data[0] != '{':
-		err = errors.New("it is no JSON object")
-	default:
-		err = json.Unmarshal(data, &object)
-	}
-	isEvent := object.APIVersion == "v1" || strings.HasPrefix(object.APIVersion, "events.k8s.io/")
+// decode tells the formats apart by apiVersion and kind, which the recorder's own does not have.
+func decode(in io.Reader) (event recorder.Event, err error) {
+	data, err := io.ReadAll(io.LimitReader(in, maxEvent+1))
 	switch {
 	case err != nil:
-	case strings.HasSuffix(object.Kind, "List"):
-		return event, errors.New("a list; pick one event with kubectl get event NAME -o json")
-	case object.Kind == "Event" && isEvent:
-		return decodeKubernetes(data)
+		return event, err
+	case len(data) > maxEvent:
+		return event, fmt.Errorf("more than %d MiB", maxEvent>>20)
+	}
+	if data, err = text(data); err != nil {
+		return event, err
+	}
+	if !bytes.HasPrefix(data, []byte("{")) {
+		return event, errors.New("no JSON object; " + formats)
+	}
+	var is struct{ APIVersion, Kind string }
+	if err := json.NewDecoder(bytes.NewReader(data)).Decode(&is); err != nil {
+		return event, fmt.Errorf("%w; %s", err, formats)
+	}
+	switch {
+	case is.Kind == "" && is.APIVersion == "":
+		return event, decodeOne(data, &event, (*json.Decoder).DisallowUnknownFields)
+	case is.Kind == "List", is.Kind == "EventList":
+		return event, errors.New("a list of events; pick one with " + getOne)
+	case is.Kind == "Event" && (is.APIVersion == "v1" || is.APIVersion == "events.k8s.io/v1"):
+		var kubernetes kubernetesEvent
+		err := decodeOne(data, &kubernetes)
+		return kubernetes.event(), err
 	default:
-		decoder := json.NewDecoder(bytes.NewReader(data))
-		decoder.DisallowUnknownFields()
-		err = decoder.Decode(&event)
+		return event, fmt.Errorf("an object of kind %.99q and apiVersion %.99q; %s", is.Kind, is.APIVersion, formats)
+	}
+}
+
+// decodeOne decodes the one JSON value that data is.
+func decodeOne(data []byte, to any, options ...func(*json.Decoder)) error {
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	for _, set := range options {
+		set(decoder)
+	}
+	if err := decoder.Decode(to); err != nil {
+		return err
+	}
+	if _, err := decoder.Token(); err != io.EOF {
+		return errors.New("something follows the event")
+	}
+	return nil
+}
+
+// text returns data as UTF-8 without a byte order mark and without space around it. UTF-16 is known by
+// its mark: PowerShell's > writes it.
+func text(data []byte) ([]byte, error) {
+	var err error
+	switch {
+	case bytes.HasPrefix(data, []byte("\xff\xfe")):
+		data, err = fromUTF16(data[2:], binary.LittleEndian)
+	case bytes.HasPrefix(data, []byte("\xfe\xff")):
+		data, err = fromUTF16(data[2:], binary.BigEndian)
+	default:
+		data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
 	}
 	if err != nil {
-		return event, fmt.Errorf("neither an event in the JSON that is posted nor a Kubernetes Event "+
-			"of v1 or events.k8s.io/v1 as kubectl get event NAME -o json prints it: %w", err)
+		return nil, err
 	}
-	return event, nil
-}
-
-// unmark returns text without the mark of its byte order, in UTF-8. Tools on Windows write one, and
-// PowerShell's redirection writes UTF-16.
-func unmark(data []byte) []byte {
-	var order binary.ByteOrder
+	data = bytes.TrimSpace(data)
 	switch {
-	case bytes.HasPrefix(data, []byte{0xff, 0xfe}):
-		order = binary.LittleEndian
-	case bytes.HasPrefix(data, []byte{0xfe, 0xff}):
-		order = binary.BigEndian
-	default:
-		return bytes.TrimPrefix(data, []byte("\ufeff"))
+	case !utf8.Valid(data):
+		return nil, errors.New("not UTF-8")
+	case len(data) == 0:
+		return nil, errors.New("empty")
 	}
-	var units []uint16
-	for pair := data[2:]; len(pair) >= 2; pair = pair[2:] {
-		units = append(units, order.Uint16(pair))
-	}
-	return []byte(string(utf16.Decode(units)))
+	return data, nil
 }
 
-// A kubernetesEvent is an Event of v1 or of events.k8s.io/v1. Where they have two names for one thing,
-// or an old and a new one, an event has one of them.
+func fromUTF16(data []byte, order binary.ByteOrder) ([]byte, error) {
+	units := make([]uint16, len(data)/2)
+	for i := range units {
+		units[i] = order.Uint16(data[2*i:])
+	}
+	characters := utf16.Decode(units)
+	// Half of a surrogate pair has become U+FFFD, so that it does not come back as it was.
+	if len(data)%2 != 0 || !slices.Equal(utf16.Encode(characters), units) {
+		return nil, errors.New("malformed UTF-16")
+	}
+	return []byte(string(characters)), nil
+}
+
+// A kubernetesEvent is an Event of v1 or of events.k8s.io/v1. What one of them calls otherwise than
+// the other has two fields here.
 type kubernetesEvent struct {
 	Metadata struct {
 		CreationTimestamp time.Time
 		Annotations       map[string]string
 	}
-	InvolvedObject, Regarding recorder.ObjectReference
-	Related                   *recorder.ObjectReference
 	Type, Reason, Action      string
+	Related                   *recorder.ObjectReference
+	EventTime                 time.Time
+	Series                    struct{ LastObservedTime time.Time }
+	ReportingInstance         string
+	InvolvedObject, Regarding recorder.ObjectReference
 	Message, Note             string
 
-	EventTime                                time.Time
+	ReportingComponent, ReportingController  string
+	Source, DeprecatedSource                 struct{ Component, Host string }
 	FirstTimestamp, DeprecatedFirstTimestamp time.Time
 	LastTimestamp, DeprecatedLastTimestamp   time.Time
-	Series                                   struct{ LastObservedTime time.Time }
-	ReportingComponent, ReportingController  string
-	ReportingInstance                        string
-	Source, DeprecatedSource                 struct{ Component, Host string }
 }
 
-// decodeKubernetes makes an event of a Kubernetes Event, whose other fields do not matter here.
-func decodeKubernetes(data []byte) (recorder.Event, error) {
-	var e kubernetesEvent
-	if err := json.Unmarshal(data, &e); err != nil {
-		return recorder.Event{}, fmt.Errorf("a Kubernetes Event that is malformed: %w", err)
-	}
+// event is the Event in the recorder's format, with the severities of the recorder's adapters.
+func (k *kubernetesEvent) event() recorder.Event {
+	source := cmp.Or(k.Source, k.DeprecatedSource)
 	event := recorder.Event{
-		InvolvedObject: cmp.Or(e.InvolvedObject, e.Regarding),
-		RelatedObject:  e.Related,
-		Severity:       recorder.SeverityInfo,
-		Reason:         e.Reason,
-		Action:         e.Action,
-		Message:        cmp.Or(e.Message, e.Note),
-		Metadata:       e.Metadata.Annotations,
-		ReportingController: cmp.Or(e.ReportingComponent, e.ReportingController, e.Source.Component,
-			e.DeprecatedSource.Component),
-		ReportingInstance: cmp.Or(e.ReportingInstance, e.Source.Host, e.DeprecatedSource.Host),
+		InvolvedObject:      cmp.Or(k.InvolvedObject, k.Regarding),
+		RelatedObject:       k.Related,
+		Severity:            recorder.SeverityInfo,
+		Timestamp:           k.happened(),
+		Message:             cmp.Or(k.Message, k.Note),
+		Reason:              k.Reason,
+		Action:              k.Action,
+		ReportingController: cmp.Or(k.ReportingComponent, k.ReportingController, source.Component),
+		ReportingInstance:   cmp.Or(k.ReportingInstance, source.Host),
 	}
-	if e.Type == "Warning" {
+	if k.Type == "Warning" {
 		event.Severity = recorder.SeverityError
 	}
-	for _, at := range []time.Time{
-		e.Series.LastObservedTime, e.LastTimestamp, e.DeprecatedLastTimestamp, e.EventTime,
-		e.FirstTimestamp, e.DeprecatedFirstTimestamp, e.Metadata.CreationTimestamp,
-	} {
-		if at.After(event.Timestamp) {
-			event.Timestamp = at
-		}
+	event.Metadata = k.metadata(event.InvolvedObject)
+	return event
+}
+
+// happened is the latest time at which the event is said to have happened. That it was written down
+// then counts if it is said nowhere else: the API server may write it down later.
+func (k *kubernetesEvent) happened() time.Time {
+	said := []time.Time{
+		k.Series.LastObservedTime, k.LastTimestamp, k.DeprecatedLastTimestamp,
+		k.EventTime, k.FirstTimestamp, k.DeprecatedFirstTimestamp,
 	}
-	return event, nil
+	latest := slices.MaxFunc(said, time.Time.Compare)
+	if latest.IsZero() {
+		return k.Metadata.CreationTimestamp
+	}
+	return latest
+}
+
+// metadata is those of the annotations that notification-controller would keep: its own, and those of
+// the API group of the object, where Flux's controllers put the revision.
+func (k *kubernetesEvent) metadata(object recorder.ObjectReference) map[string]string {
+	group, _, grouped := strings.Cut(object.APIVersion, "/")
+	var kept map[string]string
+	for key, value := range k.Metadata.Annotations {
+		if !strings.HasPrefix(key, annotationPrefix) && !(grouped && strings.HasPrefix(key, group+"/")) {
+			continue
+		}
+		if kept == nil {
+			kept = make(map[string]string)
+		}
+		kept[key] = value
+	}
+	return kept
 }

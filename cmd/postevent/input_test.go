@@ -2,50 +2,33 @@ package main
 
 import (
 	"encoding/binary"
+	"encoding/json"
 	"os"
-	"path/filepath"
+	"strings"
 	"testing"
 	"unicode/utf16"
 )
 
-// wantEvents are the bodies that are posted of the events in testdata, which are such as kubectl prints
-// with -o json.
-var wantEvents = map[string]string{
-	"v1.json": `{"involvedObject":{"kind":"Pod","namespace":"shop","name":"web-5d4f8c7b9-x2lqp",` +
-		`"uid":"5b0c1f0e-8f0d-4f0a-9a57-0f4f6a2f3c11","apiVersion":"v1","resourceVersion":"48151","fieldPath":"spec.containers{web}"},` +
-		`"severity":"error","timestamp":"2026-03-01T08:21:42Z",` +
-		`"message":"Back-off restarting failed container web in pod web-5d4f8c7b9-x2lqp_shop","reason":"BackOff","action":"",` +
-		`"reportingController":"kubelet","reportingInstance":"node-3"}`,
-	"v1-source.json": `{"involvedObject":{"kind":"App","namespace":"shop","name":"web","apiVersion":"apps.example.com/v1beta1"},` +
-		`"relatedObject":{"kind":"Node","name":"node-3"},"severity":"info","timestamp":"2026-03-01T08:16:10Z",` +
-		`"message":"bound to node-3","reason":"Bound","action":"Binding","metadata":{"event.toolkit.fluxcd.io/image":"web:1.2.3"},` +
-		`"reportingController":"app-controller","reportingInstance":"app-controller-0"}`,
-	"events-v1.json": `{"involvedObject":{"kind":"App","namespace":"shop","name":"web","uid":"0d8f3f5b-0b43-4c55-a7f8-5f0a8d1b2c33",` +
-		`"apiVersion":"apps.example.com/v1","resourceVersion":"12"},` +
-		`"relatedObject":{"kind":"Secret","namespace":"shop","name":"web-tls","apiVersion":"v1"},` +
-		`"severity":"error","timestamp":"2026-03-01T09:45:30Z","message":"disk 100% full","reason":"ReconciliationFailed",` +
-		`"action":"Reconciling","reportingController":"apps.example.com/app-controller","reportingInstance":"app-controller-0"}`,
-	"events-v1-deprecated.json": `{"involvedObject":{"kind":"Node","name":"node-1","uid":"node-1"},` +
-		`"severity":"info","timestamp":"2026-03-01T09:30:00Z","message":"Node node-1 status is now: NodeReady",` +
-		`"reason":"NodeReady","action":"","reportingController":"kubelet","reportingInstance":"node-1"}`,
+// kubernetes is a v1 Event with further fields, each with a comma before it.
+func kubernetes(fields string) string {
+	return `{"apiVersion":"v1","kind":"Event","involvedObject":{"kind":"Pod","name":"p"}` + fields + `}`
 }
 
-func TestKubernetesEvents(t *testing.T) {
-	t.Parallel()
-	files, err := filepath.Glob("testdata/*.json")
-	if err != nil || len(files) != len(wantEvents) {
-		t.Fatalf("testdata has %d events, error %v, want %d", len(files), err, len(wantEvents))
+// captured is in, or what kubectl has printed if in is the name of a file.
+func captured(t testing.TB, in string) string {
+	t.Helper()
+	if !strings.HasSuffix(in, ".json") {
+		return in
 	}
-	for _, file := range files {
-		want := result{0, wantEvents[filepath.Base(file)] + "\n", ""}
-		if got := postevent(t, "", "-dry-run", "-f", file); got != want {
-			t.Errorf("postevent -dry-run -f %s = %+v, want %+v", file, got, want)
-		}
+	data, err := os.ReadFile("testdata/" + in)
+	if err != nil {
+		t.Fatal(err)
 	}
+	return string(data)
 }
 
-// wide is a text in UTF-16 with its mark.
-func wide(text string, order binary.AppendByteOrder) string {
+// asUTF16 is text as PowerShell writes it, or as its opposite.
+func asUTF16(text string, order binary.AppendByteOrder) string {
 	var data []byte
 	for _, unit := range utf16.Encode([]rune("\ufeff" + text)) {
 		data = order.AppendUint16(data, unit)
@@ -53,24 +36,150 @@ func wide(text string, order binary.AppendByteOrder) string {
 	return string(data)
 }
 
-// The JSON of either format may come as tools on Windows write it.
-func TestByteOrderMarks(t *testing.T) {
-	t.Parallel()
-	kubernetes, err := os.ReadFile("testdata/v1.json")
-	if err != nil {
-		t.Fatal(err)
+// inputs are what -f takes, and the event that it comes to.
+var inputs = map[string]struct{ in, want string }{
+	"own":                               {fullEvent, fullEvent},
+	"own, space around it":              {"\r\n " + fullEvent + "\r\n", fullEvent},
+	"own, UTF-8 with a byte order mark": {"\xef\xbb\xbf" + fullEvent + "\r\n", fullEvent},
+	"own, UTF-16, little end first":     {asUTF16(wideEvent, binary.LittleEndian), wideEvent},
+	"own, UTF-16, big end first":        {asUTF16(wideEvent, binary.BigEndian), wideEvent},
+
+	"v1, no other field": {kubernetes(""), pod(never, "info", "")},
+	"v1, null everywhere": {
+		kubernetes(`,"related":null,"series":null,"source":null,"metadata":null,"type":null,"eventTime":null,` +
+			`"firstTimestamp":null,"lastTimestamp":null`),
+		pod(never, "info", ""),
+	},
+	"v1, UTF-16":       {asUTF16(kubernetes(`,"type":"Warning"`), binary.LittleEndian), pod(never, "error", "")},
+	"v1, type Warning": {kubernetes(`,"type":"Warning"`), pod(never, "error", "")},
+	"v1, type Normal":  {kubernetes(`,"type":"Normal"`), pod(never, "info", "")},
+	"v1, type Trace":   {kubernetes(`,"type":"Trace"`), pod(never, "info", "")},
+
+	"time: creation alone": {
+		kubernetes(`,"metadata":{"creationTimestamp":"2024-01-01T00:00:09Z"}`),
+		pod("2024-01-01T00:00:09Z", "info", ""),
+	},
+	"time: creation is later than all others": {
+		kubernetes(`,"metadata":{"creationTimestamp":"2024-01-01T00:00:09Z"},"firstTimestamp":"2024-01-01T00:00:01Z"`),
+		pod("2024-01-01T00:00:01Z", "info", ""),
+	},
+	"time: first":            {at("firstTimestamp"), pod("2024-01-01T00:00:05Z", "info", "")},
+	"time: last":             {at("lastTimestamp"), pod("2024-01-01T00:00:05Z", "info", "")},
+	"time: deprecated first": {at("deprecatedFirstTimestamp"), pod("2024-01-01T00:00:05Z", "info", "")},
+	"time: deprecated last":  {at("deprecatedLastTimestamp"), pod("2024-01-01T00:00:05Z", "info", "")},
+	"time: event":            {at("eventTime"), pod("2024-01-01T00:00:05Z", "info", "")},
+	"time: last of a series": {
+		kubernetes(`,"eventTime":"2024-01-01T00:00:05.999999Z",` +
+			`"series":{"count":2,"lastObservedTime":"2024-01-01T00:00:06.000001Z"}`),
+		pod("2024-01-01T00:00:06.000001Z", "info", ""),
+	},
+	"time: first of a series": {
+		kubernetes(`,"eventTime":"2024-01-01T00:00:05.999999Z","series":{"count":1,"lastObservedTime":null}`),
+		pod("2024-01-01T00:00:05.999999Z", "info", ""),
+	},
+	"time: later than the series": {
+		kubernetes(`,"lastTimestamp":"2024-01-01T01:00:07+01:00",` +
+			`"series":{"lastObservedTime":"2024-01-01T00:00:06.000001Z"}`),
+		pod("2024-01-01T01:00:07+01:00", "info", ""),
+	},
+
+	"reporter: the source": {
+		kubernetes(`,"source":{"component":"kubelet","host":"node-a"},"reportingComponent":"","reportingInstance":""`),
+		pod(never, "info", "kubelet", "node-a"),
+	},
+	"reporter: before the source": {
+		kubernetes(`,"source":{"component":"x","host":"x"},"reportingComponent":"kubelet",` +
+			`"reportingInstance":"node-a"`),
+		pod(never, "info", "kubelet", "node-a"),
+	},
+	"annotations: none of the core group": {
+		kubernetes(`,"metadata":{"annotations":{"v1/a":"1","/b":"2","event.toolkit.fluxcd.iox/c":"3"}}`),
+		pod(never, "info", ""),
+	},
+
+	"v1 of the kubelet": {"v1-legacy.json", `{"involvedObject":{"kind":"Pod","namespace":"prod",` +
+		`"name":"web-7d4b9c6f5-x2x4l",` +
+		`"uid":"0d7c1f5e-3c1b-4a35-9a43-5d7a0f6c2f11","apiVersion":"v1","resourceVersion":"48213",` +
+		`"fieldPath":"spec.containers{web}"},"severity":"error","timestamp":"2024-01-02T03:14:05Z",` +
+		`"message":"Back-off restarting failed container web in pod ` +
+		`web-7d4b9c6f5-x2x4l_prod(0d7c1f5e-3c1b-4a35-9a43-5d7a0f6c2f11)","reason":"BackOff","action":"",` +
+		`"reportingController":"kubelet","reportingInstance":"node-a"}`},
+	"v1 of a client of events.k8s.io, with a series": {"v1-series.json", `{"involvedObject":{"kind":"Pod",` +
+		`"namespace":"prod",` +
+		`"name":"db-0","uid":"5b1f7a0e-6d0c-4b0e-8f5d-27f4c1f2a913","apiVersion":"v1","resourceVersion":"51007"},` +
+		`"relatedObject":{"kind":"PersistentVolumeClaim","namespace":"prod","name":"data-db-0","apiVersion":"v1"},` +
+		`"severity":"error","timestamp":"2024-01-02T03:09:30.654321Z",` +
+		`"message":"0/3 nodes are available: 3 Insufficient memory.","reason":"FailedScheduling",` +
+		`"action":"Scheduling",` +
+		`"reportingController":"default-scheduler","reportingInstance":"default-scheduler-control-a"}`},
+	"events.k8s.io/v1 with annotations": {"events.k8s.io-v1.json", `{"involvedObject":{"kind":"Kustomization",` +
+		`"namespace":"flux-system","name":"apps","uid":"c2f0e1d8-7b36-4d1f-8a5c-90c1b2a3d4e5",` +
+		`"apiVersion":"kustomize.toolkit.fluxcd.io/v1","resourceVersion":"60298"},"severity":"info",` +
+		`"timestamp":"2024-01-02T03:24:05Z","message":"Reconciliation finished in 1.2s, next run in 10m0s",` +
+		`"reason":"ReconciliationSucceeded","action":"","metadata":{"event.toolkit.fluxcd.io/cluster":"prod-a",` +
+		`"kustomize.toolkit.fluxcd.io/revision":"main@sha1:6b1f0c2d"},"reportingController":"kustomize-controller",` +
+		`"reportingInstance":"kustomize-controller-6c5f8d7b9-q8w2z"}`},
+}
+
+const (
+	wideEvent = `{"involvedObject":{"kind":"App","name":"web"},"severity":"info","timestamp":"2024-01-02T03:04:05Z",` +
+		`"message":"Größe 日本 🙂","reason":"","action":"","reportingController":""}`
+	never = "0001-01-01T00:00:00Z" // which the recorder makes the time of the post
+)
+
+// at is an Event that has one of the times.
+func at(field string) string { return kubernetes(`,"` + field + `":"2024-01-01T00:00:05Z"`) }
+
+// pod is the event of kubernetes.
+func pod(timestamp, severity, controller string, instance ...string) string {
+	event := `{"involvedObject":{"kind":"Pod","name":"p"},"severity":"` + severity + `","timestamp":"` + timestamp +
+		`","message":"","reason":"","action":"","reportingController":"` + controller + `"`
+	for _, name := range instance {
+		event += `,"reportingInstance":"` + name + `"`
 	}
-	const own = `{"involvedObject":{"kind":"App","name":"wéb🎉"},"timestamp":"2026-03-01T09:30:00Z","reportingInstance":"app-0"}`
-	const wantOwn = `{"involvedObject":{"kind":"App","name":"wéb🎉"},"severity":"info","timestamp":"2026-03-01T09:30:00Z","message":"",` +
-		`"reason":"","action":"","reportingController":"postevent","reportingInstance":"app-0"}`
-	for text, body := range map[string]string{own: wantOwn, string(kubernetes): wantEvents["v1.json"]} {
-		for name, input := range map[string]string{
-			"UTF-8": text, "UTF-8 with a mark": "\ufeff" + text, "UTF-8 with a mark and blanks": "\ufeff\r\n " + text + "\r\n",
-			"UTF-16LE": wide(text, binary.LittleEndian), "UTF-16BE": wide(text, binary.BigEndian),
-		} {
-			if got, want := postevent(t, input, "-dry-run", "-f=-"), (result{0, body + "\n", ""}); got != want {
-				t.Errorf("postevent -dry-run -f - of %s = %+v, want %+v", name, got, want)
+	return event + "}"
+}
+
+func TestDecode(t *testing.T) {
+	for name, test := range inputs {
+		t.Run(name, func(t *testing.T) {
+			in := captured(t, test.in)
+			event, err := decode(strings.NewReader(in))
+			if err != nil {
+				t.Fatalf("decode(%q) = %v, want no error", in, err)
 			}
-		}
+			var got strings.Builder
+			encoder := json.NewEncoder(&got)
+			encoder.SetEscapeHTML(false)
+			if err := encoder.Encode(event); err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.TrimSpace(got.String()); got != test.want {
+				t.Errorf("decode(%q) =\n%s, want\n%s", in, got, test.want)
+			}
+		})
 	}
+}
+
+// FuzzDecode shows that what is read is written such that it is read again, and that what is refused is
+// refused in a word.
+func FuzzDecode(f *testing.F) {
+	for _, test := range inputs {
+		f.Add([]byte(captured(f, test.in)))
+	}
+	f.Fuzz(func(t *testing.T, in []byte) {
+		event, err := decode(strings.NewReader(string(in)))
+		if err != nil {
+			return
+		}
+		first, err := json.Marshal(event)
+		if err != nil {
+			return // a time beyond what JSON holds, which the recorder refuses
+		}
+		again, err := decode(strings.NewReader(string(first)))
+		second, _ := json.Marshal(again)
+		if err != nil || string(second) != string(first) {
+			t.Errorf("decode(%s) = %s, %v, want the same", first, second, err)
+		}
+	})
 }

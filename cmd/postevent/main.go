@@ -2,23 +2,28 @@
 // trying out whether an alert reaches the people that it is for:
 //
 //	postevent -webhook URL -kind App -namespace prod -name web -severity error -message "disk full"
-//	kubectl get event NAME -o json | postevent -webhook URL -f -
-//	postevent -webhook URL -n 100 -every 50ms
 //
-// The last of these shows whether the receiver keeps up.
+// With -f it posts an event that there is already, in the recorder's own JSON or as kubectl prints it:
+//
+//	kubectl get event NAME -o json | postevent -webhook URL -f -
+//
+// With -n and -every it posts many, which differ in the message, and sums up what became of them; this
+// shows whether the receiver keeps up, since none waits for an earlier one.
 //
 // Without a webhook it posts to a receiver of its own on loopback, which takes the event, answers
 // too late, and answers the second attempt with 429 and Retry-After: 300. A general retry client
 // would now wait for five minutes; the recorder knows that the receiver has the event.
 //
-// It exits with 0 if the receiver has the event, with 1 if the event is lost, and with 2, having
-// posted nothing, if the command line, the environment or the event is wrong. The reason is one line
-// on standard error. The webhook is shown as scheme and host alone, and headers are not shown.
+// It exits with 0 if the receiver has every event, with 1 if one is lost or an interrupt came before
+// the last, and with 2, having posted nothing, if the command line, the environment, a file or the
+// event is wrong. The reason is one line on standard error; -q leaves it at that. The webhook is shown
+// as scheme and host alone, and headers are not shown.
 package main
 
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"crypto/x509"
 	"errors"
 	"flag"
@@ -31,7 +36,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"syscall"
 	"time"
 
@@ -45,13 +50,12 @@ const (
 	exitUsage = 2
 )
 
-// The recorder's own default, and the schedule against the receiver on loopback, where the flags do not
-// set another.
+// What an attempt may take, and the schedule against the receiver on loopback, where the flags do not
+// say otherwise.
 const (
 	defaultTimeout = 5 * time.Second
-
-	demoTimeout = time.Second
-	demoWait    = 500 * time.Millisecond
+	demoTimeout    = time.Second
+	demoWait       = 500 * time.Millisecond
 )
 
 func main() { os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
@@ -59,8 +63,7 @@ func main() { os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout
 // run is the command. It returns the exit code.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	fail := func(code int, err error) int {
-		text := strings.TrimPrefix(strings.TrimPrefix(err.Error(), "recorder: "), "Config.")
-		fmt.Fprintln(stderr, "postevent:", strings.Join(strings.Fields(text), " ")) // one line, whatever a file is called
+		fmt.Fprintln(stderr, "postevent:", explain(err))
 		return code
 	}
 	o, err := parse(args, stdin, stdout)
@@ -70,26 +73,44 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	if err != nil {
 		return fail(exitUsage, err)
 	}
-	// This comes first in any case: what is wrong with the event or the flags is found here.
-	body, err := encode(ctx, o.config, o.event)
-	if err != nil {
-		return fail(exitUsage, err)
-	}
-	if o.dryRun {
-		if _, err := fmt.Fprintf(stdout, "%s\n", body); err != nil {
-			return fail(exitLost, err)
-		}
-		return exitOK
-	}
-
 	if o.quiet {
 		stdout = io.Discard
 	}
+	// This comes first in any case: what is wrong with the event or the flags is found here.
+	if _, err := encode(ctx, o.config, numbered(o.event, 1, o.n)); err != nil {
+		return fail(exitUsage, err)
+	}
+	do := send
+	if o.dryRun {
+		do = printBodies
+	}
+	if err := do(ctx, o, stdout); err != nil {
+		return fail(exitLost, err)
+	}
+	return exitOK
+}
+
+// printBodies writes what would be posted, each body on a line.
+func printBodies(ctx context.Context, o *options, stdout io.Writer) error {
+	for number := range max(o.n, 1) {
+		body, err := encode(ctx, o.config, numbered(o.event, number+1, o.n))
+		if err != nil {
+			return err
+		}
+		if _, err := fmt.Fprintf(stdout, "%s\n", body); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// send posts the event to the webhook, or to a receiver on loopback if there is none.
+func send(ctx context.Context, o *options, stdout io.Writer) error {
 	var note string
 	if o.config.Webhook == "" {
 		receiver, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
-			return fail(exitLost, fmt.Errorf("no receiver on loopback: %w", err))
+			return fmt.Errorf("no receiver on loopback: %w", err)
 		}
 		server := &http.Server{Handler: tooLate()}
 		defer server.Close()
@@ -105,10 +126,20 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	// Not earlier: until here a signal may just end the process, even while it waits for its input.
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := post(ctx, o, stdout); err != nil {
-		return fail(exitLost, err)
+	if o.n > 0 {
+		return postSeries(ctx, o, stdout)
 	}
-	return exitOK
+	return post(ctx, o.config, o.event, stdout)
+}
+
+// explain gives the error as one line, whatever a file is called, and says what to do about a receiver
+// that is not trusted.
+func explain(err error) string {
+	text := strings.TrimPrefix(strings.TrimPrefix(err.Error(), "recorder: "), "Config.")
+	if errors.As(err, new(x509.UnknownAuthorityError)) {
+		text += "; -ca FILE says which authorities to trust"
+	}
+	return strings.Join(strings.Fields(text), " ")
 }
 
 // encode returns the body that Post sends for the event, having sent it nowhere. The error says what
@@ -119,6 +150,7 @@ func encode(ctx context.Context, config recorder.Config, event recorder.Event) (
 	}
 	var body []byte
 	config.Webhook = cmp.Or(config.Webhook, "http://localhost")
+	config.TLS = nil // which goes with no Transport
 	config.Transport = roundTrip(func(req *http.Request) (*http.Response, error) {
 		var err error
 		body, err = io.ReadAll(req.Body)
@@ -132,46 +164,25 @@ func encode(ctx context.Context, config recorder.Config, event recorder.Event) (
 	return body, err
 }
 
-// post posts the event, or as many as it shall be, and writes what comes of it.
-func post(ctx context.Context, o *options, stdout io.Writer) error {
-	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.Proxy = proxy
-	transport.TLSClientConfig = o.tls
-	transport.MaxIdleConnsPerHost = maxUnderWay
-	defer transport.CloseIdleConnections()
-	var err error
-	if o.count > 0 {
-		err = postMany(ctx, o, transport, stdout)
-	} else {
-		err = postOne(ctx, o, transport, stdout)
+// post posts the event and writes its timeline. A transport in config takes the place of the command's
+// own.
+func post(ctx context.Context, config recorder.Config, event recorder.Event, stdout io.Writer) error {
+	if config.Transport == nil {
+		transport := http.DefaultTransport.(*http.Transport).Clone()
+		transport.Proxy = proxy
+		transport.TLSClientConfig, config.TLS = config.TLS, nil
+		defer transport.CloseIdleConnections()
+		config.Transport = transport
 	}
-	if errors.As(err, new(x509.UnknownAuthorityError)) {
-		err = fmt.Errorf("%w; -ca names a file with the authority to trust", err)
-	}
-	return err
-}
-
-func postMany(ctx context.Context, o *options, transport http.RoundTripper, stdout io.Writer) error {
-	o.config.Transport = transport
-	rec, err := recorder.New(o.config)
+	config.Timeout = cmp.Or(config.Timeout, defaultTimeout)
+	line := &timeline{out: stdout, next: config.Transport, timeout: config.Timeout, start: time.Now()}
+	config.Transport = line
+	config.Logger = slog.New(line)
+	rec, err := recorder.New(config)
 	if err != nil {
 		return err
 	}
-	b := &burst{rec: rec, out: stdout, progress: terminal(stdout)}
-	return b.post(ctx, o.event, o.count, o.every)
-}
-
-// postOne writes the timeline of the event.
-func postOne(ctx context.Context, o *options, transport http.RoundTripper, stdout io.Writer) error {
-	o.config.Timeout = cmp.Or(o.config.Timeout, defaultTimeout)
-	line := &timeline{out: stdout, next: transport, start: time.Now(), limit: o.config.Timeout}
-	o.config.Transport = line
-	o.config.Logger = slog.New(line)
-	rec, err := recorder.New(o.config)
-	if err != nil {
-		return err
-	}
-	err = rec.Post(ctx, o.event)
+	err = rec.Post(ctx, event)
 	switch {
 	case err != nil:
 		line.unanswered(err)
@@ -184,13 +195,14 @@ func postOne(ctx context.Context, o *options, transport http.RoundTripper, stdou
 	return err
 }
 
-// tooLate is a receiver that takes the first event but does not get to answer before the client has
-// gone, and answers every later one as notification-controller answers what it has already.
+// tooLate is a receiver that takes each event but does not get to answer before the client has gone,
+// and answers a second time as notification-controller answers what it has already.
 func tooLate() http.Handler {
-	var taken atomic.Bool
+	var taken sync.Map // the hash of each body
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		io.Copy(io.Discard, r.Body) // A server only sees that the client has gone once it has read the body.
-		if taken.CompareAndSwap(false, true) {
+		body := sha256.New()
+		io.Copy(body, r.Body) // A server only sees that the client has gone once it has read the body.
+		if _, again := taken.LoadOrStore([sha256.Size]byte(body.Sum(nil)), true); !again {
 			<-r.Context().Done()
 			return
 		}

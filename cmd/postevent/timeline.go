@@ -22,10 +22,10 @@ func (f roundTrip) RoundTrip(req *http.Request) (*http.Response, error) { return
 // shows it the attempts, and its log handler, which shows it the waits. Post calls both from its own
 // goroutine, so there is no lock.
 type timeline struct {
-	out   io.Writer
-	next  http.RoundTripper
-	start time.Time
-	limit time.Duration // of an attempt
+	out     io.Writer
+	next    http.RoundTripper
+	timeout time.Duration // of an attempt
+	start   time.Time
 
 	attempts int
 	began    time.Duration // when the last attempt did
@@ -66,7 +66,7 @@ func (t *timeline) unanswered(shown error) {
 	case t.failure == nil:
 		return
 	case errors.Is(t.failure, context.DeadlineExceeded):
-		t.line(t.began, "attempt %d  no answer within %v", t.attempts, t.limit)
+		t.line(t.began, "attempt %d  no answer within %v", t.attempts, t.timeout)
 	case errors.Is(shown, context.Canceled):
 		t.line(t.began, "attempt %d  interrupted", t.attempts)
 	case strings.Contains(shown.Error(), t.failure.Error()):

@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/pem"
 	"io"
 	"log"
@@ -14,99 +13,129 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 )
 
-// pair writes a certificate that signs itself and its key, and returns the names of the files.
-func pair(t *testing.T) (cert, key string) {
+// pair writes a certificate that is its own authority, and its key, to files.
+func pair(t *testing.T) (certificate, key string) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "postevent"}, NotAfter: time.Now().Add(time.Hour),
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		SerialNumber: big.NewInt(1),
+		NotBefore:    time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC),
+		NotAfter:     time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC),
+		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
+	signed, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
 	if err != nil {
 		t.Fatal(err)
 	}
-	keyDER, err := x509.MarshalPKCS8PrivateKey(private)
+	encoded, err := x509.MarshalPKCS8PrivateKey(private)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return pemFile(t, "CERTIFICATE", der), pemFile(t, "PRIVATE KEY", keyDER)
+	return file(t, asPEM("CERTIFICATE", signed)), file(t, asPEM("PRIVATE KEY", encoded))
 }
 
-func pemFile(t *testing.T, kind string, der []byte) string {
+func asPEM(kind string, data []byte) string {
+	return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: data}))
+}
+
+// read returns what is in a file.
+func read(t *testing.T, name string) string {
 	t.Helper()
-	name := filepath.Join(t.TempDir(), "file.pem")
-	if err := os.WriteFile(name, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
+	data, err := os.ReadFile(name)
+	if err != nil {
 		t.Fatal(err)
 	}
-	return name
+	return string(data)
 }
 
-// A receiver with an authority of its own is trusted with -ca, and nothing else makes it so.
-func TestAuthority(t *testing.T) {
-	t.Parallel()
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+// newTLSReceiver starts a receiver that takes everything from whom clients lets in.
+func newTLSReceiver(t *testing.T, clients *tls.Config) *httptest.Server {
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusAccepted)
+	}))
 	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.TLS = clients
 	server.StartTLS()
-	defer server.Close()
-	other, _ := pair(t)
+	t.Cleanup(server.Close)
+	return server
+}
+
+func TestAuthorities(t *testing.T) {
+	t.Parallel()
+	server := newTLSReceiver(t, nil)
+	own := asPEM("CERTIFICATE", server.Certificate().Raw)
+	other, key := pair(t)
+	named := strings.Replace(server.URL, "127.0.0.1", "localhost", 1)
+	const (
+		unknown = "x509: certificate signed by unknown authority; -ca FILE says which authorities to trust\n"
+		misses  = "x509: certificate is valid for example.com, *.example.com, not localhost\n"
+	)
 	for name, test := range map[string]struct {
-		args []string
-		code int
-		says string
+		url    string
+		system string // what the system trusts
+		ca     string
+		want   string // what standard error ends with; empty: it is delivered
 	}{
-		"trusted":                   {[]string{"-ca", pemFile(t, "CERTIFICATE", server.Certificate().Raw)}, 0, ""},
-		"trusted, of many":          {[]string{"-n=2", "-every=1ms", "-ca", pemFile(t, "CERTIFICATE", server.Certificate().Raw)}, 0, ""},
-		"unknown to the system":     {nil, 1, "; -ca names a file with the authority to trust\n"},
-		"unknown, of many":          {[]string{"-n=2", "-every=1ms"}, 1, "; -ca names a file with the authority to trust\n"},
-		"another one":               {[]string{"-ca", other}, 1, "; -ca names a file with the authority to trust\n"},
-		"for another host, trusted": {[]string{"-ca", pemFile(t, "CERTIFICATE", server.Certificate().Raw), "-webhook", strings.Replace(server.URL, "127.0.0.1", "localhost", 1)}, 1, "not localhost\n"},
+		"nobody":                     {server.URL, "", "", unknown},
+		"the receiver's":             {server.URL, "", own, ""},
+		"the receiver's, of several": {server.URL, "", "text\n" + read(t, other) + read(t, key) + own, ""},
+		"another":                    {server.URL, "", read(t, other), unknown},
+		"the system's":               {server.URL, own, "", ""},
+		"another, not the system's":  {server.URL, own, read(t, other), unknown},
+		"the receiver's, for a name that the certificate lacks": {named, "", own, misses},
 	} {
-		got := postevent(t, "", append([]string{"-webhook", server.URL}, test.args...)...)
-		if got.code != test.code || !strings.HasSuffix(got.stderr, test.says) || (test.says == "") != (got.stderr == "") ||
-			strings.Count(got.stderr, "\n") > 1 {
-			t.Errorf("%s: postevent(%q) = %+v, want %d and %q", name, test.args, got, test.code, test.says)
-		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			args := []string{"-webhook", test.url, "-timeout=" + hang.String()}
+			if test.ca != "" {
+				args = append(args, "-ca", file(t, test.ca))
+			}
+			env := []string{"SSL_CERT_FILE=" + file(t, test.system), "SSL_CERT_DIR=" + t.TempDir()}
+			got := finish(t, command(t, env, args...))
+			if test.want == "" {
+				if got.code != 0 || got.stderr != "" {
+					t.Errorf("postevent(%q) = %+v, want 0 and no error", args, got)
+				}
+				return
+			}
+			if got.code != 1 || !strings.HasSuffix(got.stderr, test.want) || strings.Count(got.stderr, "\n") != 1 ||
+				!strings.Contains(got.stdout, "attempt 1  tls: ") || !strings.Contains(got.stdout, "(1 attempt in ") {
+				t.Errorf("postevent(%q) = %+v, want 1 after 1 attempt, and %q at the end", args, got, test.want)
+			}
+		})
 	}
 }
 
 func TestClientCertificate(t *testing.T) {
 	t.Parallel()
-	cert, key := pair(t)
-	data, err := os.ReadFile(cert)
-	if err != nil {
-		t.Fatal(err)
-	}
+	certificate, key := pair(t)
+	strange, strangeKey := pair(t)
 	clients := x509.NewCertPool()
-	clients.AppendCertsFromPEM(data)
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if name := r.TLS.PeerCertificates[0].Subject.CommonName; name != "postevent" {
-			t.Errorf("client = %q, want postevent", name)
-		}
-	}))
-	server.Config.ErrorLog = log.New(io.Discard, "", 0)
-	server.TLS = &tls.Config{ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: clients}
-	server.StartTLS()
-	defer server.Close()
-	args := []string{"-webhook", server.URL, "-attempts=1", "-ca", pemFile(t, "CERTIFICATE", server.Certificate().Raw)}
-	if got := postevent(t, "", append(args, "-cert", cert, "-key", key)...); got.code != 0 || got.stderr != "" {
-		t.Errorf("postevent with a certificate = %+v, want 0", got)
-	}
-	if got := postevent(t, "", args...); got.code != 1 || !strings.Contains(got.stderr, "certificate required") {
-		t.Errorf("postevent without a certificate = %+v, want 1 and that one is required", got)
-	}
-	_, otherKey := pair(t)
-	want := result{2, "", "postevent: -cert and -key: tls: private key does not match public key\n"}
-	if got := postevent(t, "", append(args, "-cert", cert, "-key", otherKey)...); got != want {
-		t.Errorf("postevent with another key = %+v, want %+v", got, want)
+	clients.AppendCertsFromPEM([]byte(read(t, certificate)))
+	server := newTLSReceiver(t, &tls.Config{ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: clients})
+	authority := file(t, asPEM("CERTIFICATE", server.Certificate().Raw))
+	for name, test := range map[string]struct {
+		args []string
+		want int
+	}{
+		"none":    {nil, 1},
+		"known":   {[]string{"-cert", certificate, "-key", key}, 0},
+		"strange": {[]string{"-cert", strange, "-key", strangeKey}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			args := append([]string{"-webhook", server.URL, "-ca", authority, "-attempts=1"}, test.args...)
+			if got := postevent(t, "", args...); got.code != test.want {
+				t.Errorf("postevent(%q) = %+v, want %d", args, got, test.want)
+			}
+		})
 	}
 }
