@@ -161,7 +161,7 @@ func (m *mutator) visit(node ast.Node, above []ast.Node) bool {
 	case *ast.KeyValueExpr:
 		m.drop(node)
 	case *ast.BasicLit:
-		m.literal(node, parent)
+		m.literal(node, parent, whole(above))
 	case *ast.Ident:
 		if replacement, ok := names[node.Name]; ok {
 			m.replace(node, replacement)
@@ -178,6 +178,17 @@ func (m *mutator) visit(node ast.Node, above []ast.Node) bool {
 		m.remove(node.(ast.Stmt), parent)
 	}
 	return true
+}
+
+// whole is what the outermost of the operations stands in that a literal is an operand of, such as the
+// call that is given a text in two pieces.
+func whole(above []ast.Node) ast.Node {
+	for i := len(above) - 1; i >= 0; i-- {
+		if _, operand := above[i].(*ast.BinaryExpr); !operand {
+			return above[i]
+		}
+	}
+	return nil
 }
 
 // negate turns a condition into its opposite.
@@ -236,7 +247,7 @@ func (m *mutator) drop(field *ast.KeyValueExpr) {
 
 // literal moves a number by one both ways and empties a string, or fills an empty one. The texts of
 // errors and log messages are left alone, but not that an error wraps its cause.
-func (m *mutator) literal(lit *ast.BasicLit, parent ast.Node) {
+func (m *mutator) literal(lit *ast.BasicLit, parent, whole ast.Node) {
 	if lit.Kind != token.STRING {
 		// x < 0 becomes x <= 0 already, which for integers is x < 1.
 		var operator token.Token
@@ -251,7 +262,7 @@ func (m *mutator) literal(lit *ast.BasicLit, parent ast.Node) {
 		}
 		return
 	}
-	if call, ok := parent.(*ast.CallExpr); ok {
+	if call, ok := whole.(*ast.CallExpr); ok {
 		switch function := m.text(call.Fun); {
 		case function == "fmt.Errorf":
 			for i := range lit.Value {
