@@ -683,11 +683,20 @@ func (g goal) met(value float64) bool {
 	return value <= g.bound
 }
 
+// onOneCore chooses between the bounds for one core and for more. There an idle one has to be woken for
+// each answer, which costs all peers the same.
+func onOneCore(one, more float64) float64 {
+	if goruntime.NumCPU() == 1 {
+		return one
+	}
+	return more
+}
+
 var allGoals = []goal{
 	{figure{"Post", "recorder", "ns/op"}, "http.Client", 1.0, false},
 	{figure{"Post", "recorder", "allocs/op"}, "http.Client", 0.80, false},
-	{figure{"Post", "RoundTrip", "ns/op"}, "flux", 0.85, false}, // Where the floor is above that, nobody could reach the next.
-	{figure{"Post", "recorder", "ns/op"}, "flux", 0.85, false},
+	{figure{"Post", "recorder", "ns/op"}, "RoundTrip", onOneCore(1.20, 1.12), false},
+	{figure{"Post", "recorder", "ns/op"}, "flux", 1.0, false},
 	{figure{"Post", "recorder", "allocs/op"}, "flux", 0.62, false},
 	{figure{"Duplicate", "recorder", "ns/op"}, "flux", 0.3, false},
 	{figure{"Duplicate", "recorder", "conns"}, "", 1, false},
