@@ -8,7 +8,7 @@ import (
 )
 
 // Backoff is an exponential schedule of waits with a bound: Min, then twice as long each time, up
-// to Max. Jitter only ever shortens a wait, so Max is a maximum in earnest.
+// to Max. Jitter only ever shortens a wait, so Max is a hard limit.
 //
 // It is a value without state, safe for concurrent use. [New] replaces the zero value by the
 // defaults; the methods do not.
@@ -35,6 +35,6 @@ func (b Backoff) Delay(retry int) time.Duration {
 		wait = b.Min << doublings
 	}
 	wait -= time.Duration(rand.Float64() * b.Jitter * float64(wait))
-	// For waits near the type's limit float64 rounds up, which must not take the whole wait away.
+	// Near the longest Duration, float64 rounding must not make the wait zero or negative.
 	return min(max(wait, 1), b.Max)
 }

@@ -29,7 +29,7 @@ func readmeExample(ctx context.Context, mgr interface{ Start(context.Context) er
 	if err != nil {
 		return err
 	}
-	// In a reconciler. What becomes of the event is in the log and in rec.Stats().
+	// In a reconciler. See rec.Stats() for what becomes of it, and the log if Config.Logger is set.
 	_ = rec.Record(recorder.Event{
 		InvolvedObject: recorder.ObjectReference{Kind: "App", Namespace: "prod", Name: "web"},
 		Reason:         "Deployed",

@@ -7,7 +7,7 @@
 //
 //	rec, err := recorder.New(recorder.Config{Webhook: url, Controller: "app-controller"})
 //	...
-//	err = rec.Run(ctx, mgr.Start) // in the place of mgr.Start(ctx)
+//	err = rec.Run(ctx, mgr.Start) // instead of mgr.Start(ctx)
 //
 // and in a reconciler
 //
@@ -30,8 +30,9 @@
 //
 // # Losses
 //
-// An event that is lost is counted in [Stats], and its object, reason and cause are logged. Neither
-// logs nor errors show more of the webhook than its scheme and host, nor any header.
+// [Stats] counts each lost event, and Config.Logger, if set, is told its object, reason and cause, of a
+// run of refusals at every power of two. Neither logs nor errors show more of the webhook than its
+// scheme and host, nor any header.
 package recorder
 
 // This file holds events, their queue and the adapters for client-go; retry.go posts bytes and tries
@@ -140,7 +141,7 @@ func (o object) LogValue() slog.Value {
 
 // complete fills in the defaults, or says what the event lacks. It allocates nothing for a valid one.
 func (e *Event) complete(controller, instance string) error {
-	// Plain conditions here, since cmp.Or, which takes a slice, shows in what Record costs.
+	// Not cmp.Or: the slice that it takes adds measurably to the cost of Record.
 	if e.Severity == "" {
 		e.Severity = SeverityInfo
 	}
@@ -202,8 +203,8 @@ type Config struct {
 	TLS *tls.Config
 
 	// Transport replaces the recorder's own transport; it is an error to set it together with TLS.
-	// Nothing but RoundTrip is called on it, by many goroutines at once. When the request's context is
-	// over it must return, and so must reads of the body: no attempt ends before they do.
+	// Only RoundTrip is called, concurrently. It and reads of the body must return once the request's
+	// context is done, or the attempt hangs.
 	Transport http.RoundTripper
 
 	// Timeout bounds one attempt. Default 5s.
@@ -215,17 +216,17 @@ type Config struct {
 	// Backoff is the schedule of the waits between attempts. Default 1s doubling to 30s, jitter 0.5.
 	Backoff Backoff
 
-	// QueueSize is how many events may wait, over all workers; three quarters of it, rounded up,
-	// are for all events, the rest is for error events alone. Default 1024, at most 16,777,216. New
-	// reserves 8 bytes for each.
+	// QueueSize is how many events may wait, over all workers; the last quarter, rounded down, is
+	// reserved for error events. Default 1024, at most 16,777,216. New reserves 8 bytes for each; an
+	// event that waits takes some 350 more, which are kept for later ones.
 	QueueSize int
 
-	// Workers is how many events may be under way at once. Default 4. An event that needs retries
+	// Workers is how many events may be in flight at once. Default 4. An event that needs retries
 	// keeps its worker; with one worker it holds up every other event.
 	Workers int
 
-	// DrainTimeout is how long Run goes on delivering what is queued when main has returned, and
-	// Start when its context is over. Default 10s. Kubernetes kills a pod that takes longer to stop
+	// DrainTimeout is how long Run goes on delivering what is queued after main has returned, and
+	// Start after its context is done. Default 10s. Kubernetes kills a pod that takes longer to stop
 	// than its terminationGracePeriodSeconds, in which both the manager's own grace period and this
 	// must fit.
 	DrainTimeout time.Duration
@@ -235,7 +236,7 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// settled returns c with its defaults, or names the first field that cannot be worked with.
+// settled returns c with its defaults, or an error that names one field which is invalid.
 func (c Config) settled() (Config, error) {
 	c.Timeout = cmp.Or(c.Timeout, 5*time.Second)
 	c.MaxAttempts = cmp.Or(c.MaxAttempts, 5)
@@ -277,8 +278,9 @@ func isNil(value any) bool {
 	return (v.Kind() == reflect.Pointer || v.Kind() == reflect.Func) && v.IsNil()
 }
 
-// What net/http would leave out without a word, or HTTP/2 refuse, and a key that all events would share.
-const unsendable = "Host Content-Length Transfer-Encoding Trailer Connection Upgrade X-Idempotency-Key"
+// What net/http drops or HTTP/2 refuses, and keys that all events would share: a receiver that honours
+// them would take the first event alone.
+const unsendable = "Host Content-Length Transfer-Encoding Trailer Connection Upgrade Idempotency-Key X-Idempotency-Key"
 
 // request makes the request that every attempt is a copy of. Its errors quote nothing, as those of
 // net/url and net/http would.
@@ -295,8 +297,7 @@ func (c Config) request() (*http.Request, error) {
 		}
 		req.Header[name] = append(req.Header[name], values...)
 	}
-	// A transport checks the header before it looks at the context, so with one that is over it goes
-	// no further.
+	// Let net/http validate the header: it does so first, and the cancelled context then stops it.
 	over, cancel := context.WithCancel(context.Background())
 	cancel()
 	if _, err := new(http.Transport).RoundTrip(req.WithContext(over)); !errors.Is(err, context.Canceled) {
@@ -338,7 +339,7 @@ var (
 const dropped = stopped + 1
 
 // Stats counts what became of the events given to a [Recorder]. Each event ends in exactly one of
-// Delivered, Duplicates, Rejected, Failed and Dropped; before that it is in Queued or under way.
+// Delivered, Duplicates, Rejected, Failed and Dropped; before that it is in Queued or in flight.
 // Trace events and those given to a no-op recorder are in none.
 type Stats struct {
 	Delivered  uint64 // taken by the receiver
@@ -414,9 +415,10 @@ func New(config Config) (*Recorder, error) {
 	return r, nil
 }
 
-// Post sends the event now and returns when the receiver has it, which it also has when it answers
-// that it had it before, or when it cannot be delivered. It makes up to Config.MaxAttempts attempts
-// within ctx, and returns without a further request once ctx is over. It needs neither Run nor Start.
+// Post sends the event now and returns once the receiver has it, a duplicate answer included, or
+// delivery has failed. It makes up to Config.MaxAttempts attempts within ctx, and returns without a
+// further request once ctx is done or its deadline would pass during the next wait. It needs neither
+// Run nor Start, and overtakes what is queued.
 //
 // The error wraps its cause: a [*StatusError] for an answer, the transport's error where there was
 // none, and for a ctx that is over both ctx.Err() and [context.Cause], with the failure of the last
@@ -454,7 +456,7 @@ func (r *Recorder) Record(e Event) error {
 	if err != nil {
 		return r.settle(dropped, e.object(), e.Reason, err)
 	}
-	// Copied without holding up other callers, and only what has its place already.
+	// Copied outside the lock, and only once a place is reserved.
 	*added = entry{about: e.object(), event: e}
 	added.event.Message = shorten(e.Message)
 	added.event.Metadata = maps.Clone(e.Metadata)
@@ -485,7 +487,7 @@ func (r *Recorder) reserve(severity string) (*entry, error) {
 	case r.queued >= room:
 		return nil, ErrQueueFull
 	case r.unused == nil:
-		more := make([]entry, 64) // at once, so that an event that finds none costs little more than its copy
+		more := make([]entry, 64) // in one batch, so that few events pay for an allocation
 		for i := range more {
 			more[i].next, r.unused = r.unused, &more[i]
 		}
@@ -506,24 +508,24 @@ func (r *Recorder) enqueue(added *entry) {
 		oldest.last = added
 		return
 	}
-	r.start(added, added)
+	r.makeReady(added, added)
 }
 
-// start gives an object its turn: oldest is next to be delivered, last its newest event. The caller
+// makeReady puts an object in line: oldest is next to be delivered, last its newest event. The caller
 // holds mu.
-func (r *Recorder) start(oldest, last *entry) {
+func (r *Recorder) makeReady(oldest, last *entry) {
 	oldest.last = last
 	r.chains[oldest.about] = oldest
 	r.ready <- oldest
 }
 
-// finish lets go of an event that a worker has done with. Its object has its next turn behind all
-// others, or is forgotten.
-func (r *Recorder) finish(e *entry) {
+// release lets go of an event that a worker is done with. Its object goes to the back of the line, or
+// is forgotten.
+func (r *Recorder) release(e *entry) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if e.next != nil {
-		r.start(e.next, e.last)
+		r.makeReady(e.next, e.last)
 	} else {
 		delete(r.chains, e.about)
 	}
@@ -536,20 +538,29 @@ func (r *Recorder) finish(e *entry) {
 // Config.DrainTimeout. In a controller it stands around the manager, rec.Run(ctx, mgr.Start), so that
 // it outlives every reconciler: a manager that is told to stop goes on reconciling for a while.
 //
-// Main is given ctx, which ends nothing else here. The error is main's. If events were lost because
-// the time to drain was over, an error that says how many is joined to it; [errors.Is] finds both.
-// From the moment that main returns Record refuses events.
+// Ctx goes to main and stops nothing else. Run returns main's error. If the drain timed out, an error
+// that says how many events were lost is joined to it; [errors.Is] finds both. From the moment that
+// main returns, Record refuses events.
 //
 // A recorder is run once. If it has been started before, main runs all the same, and an error that
 // says so is joined to main's. If main panics, the queue is drained before the panic goes on.
-func (r *Recorder) Run(ctx context.Context, main func(context.Context) error) (err error) {
+func (r *Recorder) Run(ctx context.Context, main func(context.Context) error) error {
+	if r.startAgain() {
+		return errors.Join(main(ctx), errStarted)
+	}
+	return r.run(ctx, main)
+}
+
+// startAgain takes note of a start and reports whether it is not the first. A no-op starts as often
+// as it likes.
+func (r *Recorder) startAgain() bool { return r.webhook != nil && r.started.Swap(true) }
+
+// run is Run for the first time.
+func (r *Recorder) run(ctx context.Context, main func(context.Context) error) (err error) {
 	if r.webhook == nil {
 		return main(ctx)
 	}
-	if r.started.Swap(true) {
-		return errors.Join(main(ctx), errStarted)
-	}
-	// Attempts outlive ctx by the time to drain.
+	// Attempts in flight outlive ctx.
 	delivery, cutOff := context.WithCancelCause(context.WithoutCancel(ctx))
 	var lost atomic.Int64
 	var workers sync.WaitGroup // all of the recorder's goroutines
@@ -559,7 +570,7 @@ func (r *Recorder) Run(ctx context.Context, main func(context.Context) error) (e
 				if errors.Is(r.handle(delivery, e), errDrainTimeout) {
 					lost.Add(1)
 				}
-				r.finish(e)
+				r.release(e)
 			}
 		})
 	}
@@ -581,17 +592,16 @@ func (r *Recorder) Run(ctx context.Context, main func(context.Context) error) (e
 	return main(ctx)
 }
 
-// Start is Run until ctx is over. It returns nil if nothing was lost to the end of the time to drain.
-// A second call is an error.
+// Start is Run until ctx is done. It returns nil unless the drain timed out. A second call is an error.
 //
 // It satisfies controller-runtime's manager.Runnable, for events that do not come from reconcilers. A
 // manager stops it before these and waits until it has drained, so that what they record meanwhile is
 // refused; one that has lost its lease does not wait at all, so that the queue is lost.
 func (r *Recorder) Start(ctx context.Context) error {
-	if r.started.Load() {
+	if r.startAgain() {
 		return errStarted
 	}
-	return r.Run(ctx, func(context.Context) error {
+	return r.run(ctx, func(context.Context) error {
 		<-ctx.Done()
 		return nil
 	})
@@ -602,7 +612,7 @@ func (r *Recorder) Start(ctx context.Context) error {
 // has a manager stop the recorder before its reconcilers: see Start.
 func (r *Recorder) NeedLeaderElection() bool { return false }
 
-// handle delivers an event, or drops it once the time to drain is over.
+// handle delivers an event, or drops it after the drain timeout.
 func (r *Recorder) handle(ctx context.Context, e *entry) error {
 	r.mu.Lock()
 	r.queued--
@@ -677,9 +687,9 @@ type EventRecorder[T comparable] struct {
 
 // NewEventRecorder makes an event recorder that puts events into the queue of r, which must not be
 // nil. Reference describes an object, as client-go's reference.GetReference does, and must not be nil
-// either. Next is called before that for each event, whatever becomes of it: usually it is the method
-// AnnotatedEventf of the manager's own event recorder. It may be nil. It is given what the call was,
-// with three exceptions: the annotations are merged with those of the object, Trace has become
+// either. Next is called first for every event, even one that is lost later: usually it is the method
+// AnnotatedEventf of the manager's own event recorder. It may be nil. It gets the caller's arguments
+// with three changes: the annotations are merged with those of the object, Trace has become
 // Normal, and a note without args that has a percent sign is given as an argument to "%s".
 func NewEventRecorder[T comparable](r *Recorder, reference func(T) (ObjectReference, error),
 	next func(regarding, related T, annotations map[string]string, eventtype, reason, action, note string, args ...any),
@@ -693,12 +703,12 @@ func (a *EventRecorder[T]) Eventf(regarding, related T, eventtype, reason, actio
 }
 
 // AnnotatedEventf records an event about regarding; related is the zero value if there is no second
-// object. Annotations become the event's metadata, under those of regarding that begin with
+// object. The metadata is annotations, overridden by those of regarding that begin with
 // "event.toolkit.fluxcd.io/". An eventtype of Warning makes it an error and Trace makes it a Normal
 // event for next alone; every other one makes it info. The message is note, formatted with args if
-// there are any.
+// there are any, else verbatim: then %% stays %%.
 //
-// It does not wait. What became of the event is in the log and in [Recorder.Stats].
+// It does not wait. What became of the event is in [Recorder.Stats], and in the log if there is one.
 func (a *EventRecorder[T]) AnnotatedEventf(regarding, related T, annotations map[string]string, eventtype, reason, action, note string, args ...any) {
 	annotations = merge(annotations, regarding)
 	severity := SeverityInfo
@@ -735,7 +745,7 @@ func (a *EventRecorder[T]) AnnotatedEventf(regarding, related T, annotations map
 		a.recorder.config.Logger.LogAttrs(context.Background(), slog.LevelWarn, "event without its related object",
 			slog.Any("object", event.object()), slog.String("reason", reason), slog.Any("error", err))
 	}
-	_ = a.recorder.Record(event) // which has counted and logged what it refuses
+	_ = a.recorder.Record(event) // which counts and logs what it refuses
 }
 
 // refer describes an object, if there is one.

@@ -145,7 +145,7 @@ func (r *Recorder) Discard() {
 			r.mu.Lock()
 			r.queued--
 			r.mu.Unlock()
-			r.finish(e)
+			r.release(e)
 		default:
 			return
 		}
@@ -284,6 +284,7 @@ func TestNewNamesTheFieldThatIsWrong(t *testing.T) {
 		{Config{Header: http.Header{"Connection": {"keep-alive, secret"}}}, "Config.Header"},
 		{Config{Header: http.Header{"Upgrade": {"secret"}}}, "Config.Header"},
 		{Config{Header: http.Header{"X-Idempotency-Key": {"secret"}}}, "Config.Header"},
+		{Config{Header: http.Header{"idempotency-key": {"secret"}}}, "Config.Header"},
 	}
 	for _, test := range tests {
 		webhook := test.config.Webhook
@@ -1596,7 +1597,7 @@ func TestAllocationCeilings(t *testing.T) {
 			events.AnnotatedEventf(app, nil, event.Metadata, "Normal", event.Reason, "", "finished")
 			r.Discard()
 		}, 2},
-		{"the end of an answer without a body", func() { r.webhook.finish(accepted) }, 0},
+		{"the end of an answer without a body", func() { r.webhook.drain(accepted) }, 0},
 		{"Delay", func() { r.config.Backoff.Delay(4) }, 0},
 	} {
 		if got := testing.AllocsPerRun(500, test.call); got > test.ceiling {

@@ -26,15 +26,15 @@ import (
 	"unicode/utf8"
 )
 
-// What the receiver may cost us, beside the attempt's timeout.
+// Limits on what a receiver may cost us, besides the attempt's timeout.
 const (
 	maxSnippet      = 512                    // bytes of an answer that are shown
 	maxDrain        = 8 << 10                // bytes of an answer that are read
 	maxHeader       = 64 << 10               // bytes of an answer's header
-	drainTime       = 100 * time.Millisecond // for the rest of an answer that needs no reading
+	drainTime       = 100 * time.Millisecond // to drain the answer of a success
 	idleConnTimeout = 90 * time.Second       // as in [http.DefaultTransport]
-	minPing         = 100 * time.Millisecond // for the sake of receivers, with timeouts below 200ms
-	minSecret       = 4                      // letters and digits; a shorter word hides nothing and stands everywhere
+	minPing         = 100 * time.Millisecond // spares receivers if the timeout is below 200ms
+	minSecret       = 4                      // letters and digits; shorter words are too common to redact
 )
 
 // An outcome is what an attempt came to, and so what happens next.
@@ -43,8 +43,8 @@ type outcome int
 const (
 	delivered outcome = iota // the receiver took the event
 	duplicate                // the receiver has had the event before: as good as delivered
-	retry                    // it may go better next time
-	rejected                 // it will go no better next time
+	retry                    // may succeed next time
+	rejected                 // will fail again
 	stopped                  // the caller's context is over
 )
 
@@ -100,7 +100,7 @@ func (w *webhook) deliver(ctx context.Context, about slog.LogValuer, body []byte
 		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= pause {
 			return stopped, fmt.Errorf("%w before attempt %d could be made: %w", context.DeadlineExceeded, attempt+1, err)
 		}
-		w.logger.LogAttrs(ctx, slog.LevelDebug, "event not delivered yet", slog.Any("object", about),
+		w.logger.LogAttrs(ctx, slog.LevelDebug, "event not delivered yet", slog.Any("object", about.LogValue()),
 			slog.Int("attempt", attempt), slog.Duration("wait", pause), slog.Any("error", err))
 		if !sleep(ctx, pause) {
 			return stopped, ended(ctx, err)
@@ -163,18 +163,19 @@ func (w *webhook) postOnce(ctx context.Context, body []byte) (outcome, error) {
 	}
 	result := classify(resp.StatusCode)
 	if result == delivered || result == duplicate {
-		// The outcome stands since the header came. What has not followed soon costs the connection,
-		// which could be used again after the whole answer alone, and not the caller's time.
+		// The header settles the outcome. The body is drained so that the connection can be used again,
+		// but briefly: a slow one may cost the connection, not the caller's time.
 		if resp.Body != http.NoBody {
-			defer time.AfterFunc(drainTime, cancel).Stop()
+			limit := time.AfterFunc(drainTime, cancel)
+			defer limit.Stop()
 		}
-		w.finish(resp)
+		w.drain(resp)
 		return result, nil
 	}
-	return result, &StatusError{StatusCode: resp.StatusCode, Snippet: w.finish(resp)}
+	return result, &StatusError{StatusCode: resp.StatusCode, Snippet: w.drain(resp)}
 }
 
-// unanswered says what it means that an attempt came to an error and no answer.
+// unanswered classifies an attempt that got an error and no answer.
 func (w *webhook) unanswered(ctx, attempt context.Context, err error) (outcome, error) {
 	shown := &concealed{w.redact(err.Error()), err}
 	switch {
@@ -195,7 +196,7 @@ func same(err, target error) bool {
 }
 
 // copy makes the request of one attempt, with a reader of its own: a transport may go on reading
-// after it has answered. What requests share, nobody ever changes.
+// after it has answered. What requests share is never changed.
 func (w *webhook) copy(ctx context.Context, body []byte) *http.Request {
 	req := w.request.WithContext(ctx)
 	if w.foreign {
@@ -208,9 +209,9 @@ func (w *webhook) copy(ctx context.Context, body []byte) *http.Request {
 	return req
 }
 
-// finish reads the start of an answer within the attempt's timeout, closes it on every path, and
+// drain reads the start of an answer within the attempt's timeout, closes it on every path, and
 // returns what may be shown of it.
-func (w *webhook) finish(resp *http.Response) string {
+func (w *webhook) drain(resp *http.Response) string {
 	if resp.Body == nil || resp.Body == http.NoBody {
 		return ""
 	}
@@ -218,9 +219,13 @@ func (w *webhook) finish(resp *http.Response) string {
 	if resp.StatusCode < 200 {
 		return "" // After 101 the body is the connection itself.
 	}
-	start, _ := io.ReadAll(io.LimitReader(resp.Body, maxDrain))
+	start, err := io.ReadAll(io.LimitReader(resp.Body, maxDrain))
 	if resp.StatusCode < 400 {
 		return "" // Of a success there is nothing to show; a redirect repeats its target.
+	}
+	if err != nil || len(start) == maxDrain {
+		// The last word may be the first half of a secret.
+		start = bytes.TrimRightFunc(start, func(c rune) bool { return !apart(c) || c == '%' || c == utf8.RuneError })
 	}
 	return w.redact(string(start))
 }
@@ -241,8 +246,8 @@ func classify(code int) outcome {
 	}
 }
 
-// classifyError says what it means that there was no answer. What waiting does not mend is
-// rejected: a certificate, or a receiver that does not speak TLS.
+// classifyError classifies a transport error. What a retry cannot fix is rejected: a certificate, or a
+// receiver that does not speak TLS.
 func classifyError(err error) outcome {
 	var header tls.RecordHeaderError
 	if errors.As(err, &header) && string(header.RecordHeader[:]) == "HTTP/" || errors.Is(err, http.ErrSchemeMismatch) ||
@@ -256,7 +261,7 @@ func classifyError(err error) outcome {
 // newWebhook makes a webhook that posts copies of req, and shows no more of address and of req's
 // header than scheme and host.
 func newWebhook(req *http.Request, address string) *webhook {
-	secrets := []string{address}
+	secrets := []string{address, req.URL.EscapedPath()} // as it was given, and as it is sent
 	for _, values := range req.Header {
 		secrets = append(secrets, values...)
 	}
@@ -280,7 +285,7 @@ func newTransport(u *url.URL, timeout time.Duration) *http.Transport {
 	return &http.Transport{
 		Proxy:       func(*http.Request) (*url.URL, error) { return http.ProxyFromEnvironment(asked) },
 		DialContext: (&net.Dialer{Timeout: timeout}).DialContext,
-		// A connection in the making outlives the attempt that asked for it, so it needs bounds of its own.
+		// A dial can outlive the attempt that started it, so it needs limits of its own.
 		TLSHandshakeTimeout: timeout,
 		// As many as there are senders: with fewer, each burst would open connections anew.
 		MaxIdleConnsPerHost:    math.MaxInt,
@@ -288,8 +293,8 @@ func newTransport(u *url.URL, timeout time.Duration) *http.Transport {
 		MaxResponseHeaderBytes: maxHeader,
 		DisableCompression:     true,
 		ForceAttemptHTTP2:      true,
-		// An HTTP/2 connection survives the timeout of a request on it. A ping that goes unanswered
-		// by the time the attempt is over makes sure that the next one does not meet a dead one.
+		// An HTTP/2 connection survives the timeout of a request on it. An unanswered ping closes it
+		// within about one timeout, so that the next attempt gets a live one.
 		HTTP2: &http.HTTP2Config{
 			SendPingTimeout: max(timeout/2, minPing),
 			PingTimeout:     max(timeout/2, minPing),
@@ -298,18 +303,19 @@ func newTransport(u *url.URL, timeout time.Duration) *http.Transport {
 }
 
 // redactor matches the words of secrets: runs of letters and digits, in any case, as they were given
-// and without their escapes. A receiver that repeats a path ("Cannot POST /services/T0") spells what
-// is between its words in its own way. The words of what is shown anyway are left out.
+// and without their escapes. A receiver that echoes a path ("Cannot POST /services/T0") may escape what
+// separates its words differently. Words of shown are never redacted. No word needs quoting: it has
+// letters, digits and "%" alone.
 func redactor(secrets []string, shown string) *regexp.Regexp {
-	apart := func(c rune) bool { return !unicode.IsLetter(c) && !unicode.IsDigit(c) }
 	harmless := strings.FieldsFunc(strings.ToLower(shown), apart)
 	words := []string{`\z.`} // Nothing matches this, and an empty list would match everywhere.
 	for _, secret := range secrets {
 		for _, piece := range strings.FieldsFunc(secret, func(c rune) bool { return apart(c) && c != '%' }) {
 			decoded, _ := url.PathUnescape(piece)
-			// The piece itself as well: between its escapes there may be parts that are no words.
-			for _, word := range append(strings.FieldsFunc(strings.ToLower(piece+" "+decoded), apart), strings.ToLower(piece)) {
-				if utf8.RuneCountInString(word) >= minSecret && !slices.Contains(harmless, word) {
+			found := strings.FieldsFunc(piece+" "+decoded+" "+strings.ToLower(decoded), apart)
+			found = append(found, piece) // as well: each of its parts may be below minSecret
+			for _, word := range found {
+				if utf8.RuneCountInString(word) >= minSecret && !slices.Contains(harmless, strings.ToLower(word)) {
 					words = append(words, word)
 				}
 			}
@@ -320,7 +326,10 @@ func redactor(secrets []string, shown string) *regexp.Regexp {
 	return regexp.MustCompile("(?i)" + strings.Join(words, "|"))
 }
 
-// redact makes a foreign text fit to be shown: without secrets, printable, on one line, and short.
+// apart reports whether c separates words.
+func apart(c rune) bool { return !unicode.IsLetter(c) && !unicode.IsDigit(c) }
+
+// redact makes outside text safe to show: without secrets, printable, on one line, and short.
 func (w *webhook) redact(text string) string {
 	text = strings.ToValidUTF8(text, "\ufffd")
 	text = strings.Join(strings.FieldsFunc(text, func(c rune) bool { return c == ' ' || !unicode.IsPrint(c) }), " ")

@@ -28,6 +28,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
@@ -598,7 +599,7 @@ type slowBody struct {
 func (b slowBody) Read(p []byte) (int, error) {
 	select {
 	case <-time.After(b.every):
-		p[0] = 'x'
+		p[0] = '.'
 		return 1, nil
 	case <-b.ctx.Done():
 		return 0, b.ctx.Err()
@@ -627,7 +628,7 @@ func TestASlowAnswerIsWaitedForOnlyIfItSaysWhatIsWrong(t *testing.T) {
 			if took := time.Since(start); got != want.outcome || took != want.took || closed.Load() != 1 {
 				t.Errorf("%d: outcome %d in %v, body closed %d times, want %d in %v, once", code, got, took, closed.Load(), want.outcome, want.took)
 			}
-			if status := (*StatusError)(nil); errors.As(err, &status) && status.Snippet != strings.Repeat("x", 166) {
+			if status := (*StatusError)(nil); errors.As(err, &status) && status.Snippet != strings.Repeat(".", 166) {
 				t.Errorf("%d: snippet = %q, want the 166 bytes that came", code, status.Snippet)
 			}
 		})
@@ -760,6 +761,78 @@ func TestTheHostIsShownThoughItIsInThePathToo(t *testing.T) {
 	r := mustNew(t, Config{Webhook: "http://receiver.test/receiver/TOKEN"})
 	if got, want := r.webhook.redact("receiver.test knows no TOKEN"), "receiver.test knows no [redacted]"; got != want {
 		t.Errorf("redact() = %q, want %q", got, want)
+	}
+}
+
+// What an answer is cut off in may be the first half of a secret, which is no word that is looked for.
+func TestNoFirstHalfOfASecretIsShown(t *testing.T) {
+	for name, test := range map[string]struct {
+		body io.Reader
+		want string
+	}{
+		"the answer breaks off":     {io.MultiReader(strings.NewReader("no s3cr3ttok"), iotest.ErrReader(errReset)), "no "},
+		"within an escape":          {io.MultiReader(strings.NewReader("no s3cr3tt%6"), iotest.ErrReader(errReset)), "no "},
+		"within a character":        {io.MultiReader(strings.NewReader("no s3cr3ttok\xc3"), iotest.ErrReader(errReset)), "no "},
+		"it is longer than is read": {strings.NewReader("no" + strings.Repeat(" ", maxDrain-5) + "s3cr3ttoken"), "no "},
+		"it is whole":               {strings.NewReader("no s3cr3ttoken, no s3cr3ttok"), "no [redacted], no s3cr3ttok"},
+	} {
+		resp := answer(http.StatusBadRequest, "")
+		resp.Body = io.NopCloser(test.body)
+		r := mustNew(t, Config{Webhook: "http://receiver.test/s3cr3ttoken", Transport: roundTrip(
+			func(*http.Request) (*http.Response, error) { return resp, nil })})
+		var status *StatusError
+		if err := r.Post(t.Context(), testEvent("a")); !errors.As(err, &status) || status.Snippet != test.want && status.Snippet+" " != test.want {
+			t.Errorf("%s: Post() = %v, want a snippet of %q", name, err, test.want)
+		}
+	}
+}
+
+// net/http escapes a path that is not ASCII, and a receiver shows it as it came.
+func TestAPathIsRedactedAsItIsSent(t *testing.T) {
+	r := mustNew(t, Config{Webhook: "http://receiver.test/tökensécret/İstanbul"})
+	for _, shown := range []string{"/tökensécret/İstanbul", "/t%C3%B6kens%C3%A9cret/%C4%B0stanbul", "/t%c3%b6kens%c3%a9cret/%c4%b0stanbul"} {
+		if got, want := r.webhook.redact("no "+shown), "no /[redacted]/[redacted]"; got != want {
+			t.Errorf("redact(%q) = %q, want %q", "no "+shown, got, want)
+		}
+	}
+}
+
+// keeping is a log handler that formats its lines later, as one that hands them to a goroutine does.
+type keeping struct {
+	mu      sync.Mutex
+	records []slog.Record
+}
+
+func (k *keeping) Enabled(context.Context, slog.Level) bool { return true }
+func (k *keeping) WithAttrs([]slog.Attr) slog.Handler       { return k }
+func (k *keeping) WithGroup(string) slog.Handler            { return k }
+
+func (k *keeping) Handle(_ context.Context, record slog.Record) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.records = append(k.records, record.Clone())
+	return nil
+}
+
+func TestALineThatIsFormattedLaterNamesItsObject(t *testing.T) {
+	log := new(keeping)
+	code := http.StatusServiceUnavailable
+	r := mustNew(t, Config{Webhook: "http://receiver.test", Backoff: quick, Logger: slog.New(log), Workers: 1,
+		Transport: roundTrip(func(*http.Request) (*http.Response, error) {
+			defer func() { code = http.StatusBadRequest }()
+			return answer(code, ""), nil
+		})})
+	if err := r.Run(t.Context(), func(context.Context) error { return r.Record(testEvent("a")) }); err != nil {
+		t.Fatalf("Run() = %v, want nil", err)
+	}
+	if len(log.records) != 2 {
+		t.Fatalf("%d lines, want 2: a retry and the loss", len(log.records))
+	}
+	for _, record := range log.records {
+		var text bytes.Buffer
+		if err := slog.NewTextHandler(&text, nil).Handle(t.Context(), record); err != nil || !strings.Contains(text.String(), "object.name=a") {
+			t.Errorf("line = %s, error %v, want object.name=a in it", &text, err)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package interop
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -48,6 +49,7 @@ func TestMain(m *testing.M) {
 // newRecorder makes a recorder that needs no Start in order to be let go.
 func newRecorder(t testing.TB, config recorder.Config) *recorder.Recorder {
 	t.Helper()
+	config.DrainTimeout = cmp.Or(config.DrainTimeout, patience)
 	rec, err := recorder.New(config)
 	if err != nil {
 		t.Fatalf("New(%+v) = %v, want no error", config, err)
