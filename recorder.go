@@ -170,7 +170,8 @@ func (e *Event) complete(controller, instance string) error {
 // since that is where an error text often comes to the point. A byte that is not UTF-8 counts as one
 // character, which is what it becomes in JSON.
 func shorten(message string) string {
-	if utf8.RuneCountInString(message) <= maxMessage {
+	// Few are long enough in bytes to be counted.
+	if len(message) <= maxMessage || utf8.RuneCountInString(message) <= maxMessage {
 		return message
 	}
 	characters := []rune(message)
@@ -457,7 +458,7 @@ func (r *Recorder) Record(e Event) error {
 		return r.settle(dropped, e.object(), e.Reason, err)
 	}
 	// Copied outside the lock, and only once a place is reserved.
-	*added = entry{about: e.object(), event: e}
+	added.about, added.event = e.object(), e
 	added.event.Message = shorten(e.Message)
 	added.event.Metadata = maps.Clone(e.Metadata)
 	if e.RelatedObject != nil {
@@ -495,7 +496,7 @@ func (r *Recorder) reserve(severity string) (*entry, error) {
 	r.queued++
 	r.pending.Add(1)
 	reserved := r.unused
-	r.unused = reserved.next
+	r.unused, reserved.next = reserved.next, nil
 	return reserved, nil
 }
 
