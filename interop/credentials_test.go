@@ -151,14 +151,17 @@ func TestEachAttemptHasTheCurrentToken(t *testing.T) {
 // postThrice posts an event, as part of a trace, that the receiver takes at the third attempt.
 func postThrice(t *testing.T, transport http.RoundTripper, parent string) *desk {
 	receiver := &desk{codes: []int{503, 503, 202}}
-	rec := patiently(t, recorder.Config{
-		Webhook: serve(t, receiver).URL, Transport: transport, Backoff: promptly,
-	})
+	running := serve(t, receiver)
+	rec := patiently(t, recorder.Config{Webhook: running.URL, Transport: transport, Backoff: promptly})
 	ctx := propagation.TraceContext{}.Extract(t.Context(), propagation.MapCarrier{"traceparent": parent})
 	if err := rec.Post(ctx, about("in sync")); err != nil {
 		t.Errorf("Post(event) = %v, want nil", err)
 	}
 	checkStats(t, rec, recorder.Stats{Delivered: 1, Retries: 2})
+	// An answer that is read and closed leaves its connection to the next attempt.
+	if got := running.opened.Load(); got != 1 {
+		t.Errorf("connections = %d, want 1", got)
+	}
 	receiver.mu.Lock()
 	defer receiver.mu.Unlock()
 	if len(receiver.bodies) != 3 {

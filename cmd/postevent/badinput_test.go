@@ -175,6 +175,10 @@ func TestBadInput(t *testing.T) {
 			[]string{"-f=-"}, `{"kind":"Event"}`,
 			"-f -: an object of kind \"Event\" and apiVersion \"\"; " + formats + "\n",
 		},
+		"input: no kind": {
+			[]string{"-f=-"}, `{"apiVersion":"v1"}`,
+			"-f -: an object of kind \"\" and apiVersion \"v1\"; " + formats + "\n",
+		},
 		"input: kind no text": {
 			[]string{"-f=-"}, `{"kind":1}`,
 			"-f -: json: cannot unmarshal number into Go struct field .Kind of type string; " + formats + "\n",

@@ -92,6 +92,12 @@ var inputs = map[string]struct{ in, want string }{
 			`"reportingInstance":"node-a"`),
 		pod(never, "info", "kubelet", "node-a"),
 	},
+	"reporter: of events.k8s.io/v1": {
+		`{"apiVersion":"events.k8s.io/v1","kind":"Event","regarding":{"kind":"Pod","name":"p"},` +
+			`"reportingController":"kubelet","reportingInstance":"node-a","eventTime":"2024-01-01T00:00:05.000001Z",` +
+			`"deprecatedSource":{},"deprecatedFirstTimestamp":null,"deprecatedLastTimestamp":null}`,
+		pod("2024-01-01T00:00:05.000001Z", "info", "kubelet", "node-a"),
+	},
 	"annotations: none of the core group": {
 		kubernetes(`,"metadata":{"annotations":{"v1/a":"1","/b":"2","event.toolkit.fluxcd.iox/c":"3"}}`),
 		pod(never, "info", ""),

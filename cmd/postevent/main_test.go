@@ -163,7 +163,6 @@ func TestTimeline(t *testing.T) {
 		handler := tooLate()
 		config := recorder.Config{
 			Webhook: "http://receiver.test/",
-			Timeout: demoTimeout,
 			Backoff: recorder.Backoff{Min: demoWait},
 			Transport: roundTrip(func(req *http.Request) (*http.Response, error) {
 				answer := httptest.NewRecorder()
@@ -171,16 +170,28 @@ func TestTimeline(t *testing.T) {
 				return answer.Result(), req.Context().Err()
 			}),
 		}
-		event := recorder.Event{InvolvedObject: recorder.ObjectReference{Kind: "App", Name: "web"}}
-		var stdout strings.Builder
-		err := post(t.Context(), config, event, &stdout)
-		want := `  0.000s  attempt 1  no answer within 1s
+		for message, test := range map[string]struct {
+			timeout time.Duration
+			want    string
+		}{
+			"a timeout": {demoTimeout, `  0.000s  attempt 1  no answer within 1s
   1.000s  wait 500ms
   1.500s  attempt 2  429 Too Many Requests, Retry-After: 300
 duplicate: the receiver already has it (2 attempts in 1.500s)
-`
-		if err != nil || stdout.String() != want {
-			t.Errorf("post(%+v) = %v, %q, want no error and %q", event, err, &stdout, want)
+`},
+			"the default timeout": {0, `  0.000s  attempt 1  no answer within 5s
+  5.000s  wait 500ms
+  5.500s  attempt 2  429 Too Many Requests, Retry-After: 300
+duplicate: the receiver already has it (2 attempts in 5.500s)
+`},
+		} {
+			config.Timeout = test.timeout
+			object := recorder.ObjectReference{Kind: "App", Name: "web"}
+			var stdout strings.Builder
+			err := post(t.Context(), config, recorder.Event{InvolvedObject: object, Message: message}, &stdout)
+			if err != nil || stdout.String() != test.want {
+				t.Errorf("post(%s) = %v, %q, want no error and %q", message, err, &stdout, test.want)
+			}
 		}
 	})
 }

@@ -295,6 +295,16 @@ func TestSeriesOfTheCommand(t *testing.T) {
 	}
 }
 
+func TestEvery(t *testing.T) {
+	for every, want := range map[string]time.Duration{"": time.Second, "-every=1ms": time.Millisecond} {
+		args := slices.DeleteFunc([]string{"-n=2", every}, func(arg string) bool { return arg == "" })
+		o, err := parse(args, strings.NewReader(""), io.Discard)
+		if err != nil || o.n != 2 || o.every != want {
+			t.Errorf("parse(%q) = %+v, %v, want 2 every %v", args, o, err, want)
+		}
+	}
+}
+
 // TestSeriesInProcess is for the race detector, which does not see into the binary.
 func TestSeriesInProcess(t *testing.T) {
 	t.Parallel()

@@ -114,6 +114,24 @@ func TestAuthorities(t *testing.T) {
 	}
 }
 
+// TestSeriesAuthorities shows that several events are posted with the same trust as one.
+func TestSeriesAuthorities(t *testing.T) {
+	t.Parallel()
+	server := newTLSReceiver(t, nil)
+	args := []string{"-webhook", server.URL, "-q", "-n=2", "-every=1ms"}
+	other, _ := pair(t)
+	want := result{1, "", "postevent: lost 2 of 2, the first one: https://HOST: tls: failed to verify certificate: " +
+		"x509: certificate signed by unknown authority; -ca FILE says which authorities to trust\n"}
+	got := postevent(t, "", append(args, "-ca", other)...)
+	if got.stderr = still(got.stderr); got != want {
+		t.Errorf("postevent(%q) with another authority = %+v, want %+v", args, got, want)
+	}
+	own := file(t, asPEM("CERTIFICATE", server.Certificate().Raw))
+	if got := postevent(t, "", append(args, "-ca", own)...); got != (result{}) {
+		t.Errorf("postevent(%q) with the receiver's authority = %+v, want 0 and no word", args, got)
+	}
+}
+
 func TestClientCertificate(t *testing.T) {
 	t.Parallel()
 	certificate, key := pair(t)
