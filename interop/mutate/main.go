@@ -1,7 +1,7 @@
 // Mutate tells what the recorder's tests do not see. It changes one thing at a time in the product
 // code (a condition negated, a statement left out, a bound moved by one, a string emptied), runs the
 // tests against each such mutant, and prints those that pass all of them. Run it from the root of the
-// repository; on two idle cores all of it takes about a quarter of an hour:
+// repository; on two cores all of it takes up to an hour:
 //
 //	go run -C interop ./mutate                        # all mutants
 //	go run -C interop ./mutate -run Recorder.take     # those whose description matches
