@@ -1573,6 +1573,21 @@ func TestLegacyEventRecorderMakesEvents(t *testing.T) {
 	}
 }
 
+func TestEntriesAreUsedAgain(t *testing.T) {
+	r := mustNew(t, Config{Webhook: "http://receiver.test"})
+	for range 1000 {
+		r.Record(testEvent("a"))
+		r.Discard()
+	}
+	unused := 0
+	for e := r.unused; e != nil; e = e.next {
+		unused++
+	}
+	if unused != 64 {
+		t.Errorf("%d entries are unused after 1000 events one after another, want the first batch, 64", unused)
+	}
+}
+
 // The transport answers at once, so that what is counted is the recorder's own part: net/http adds
 // some forty to each attempt.
 func TestAllocationCeilings(t *testing.T) {
