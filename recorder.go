@@ -74,6 +74,8 @@ const (
 const (
 	// maxMessage is the longest message in characters that Flux's Event schema admits.
 	maxMessage = 39_000
+	// maxKept is the largest metadata whose map is used again, for another event.
+	maxKept = 8
 	// keptOfMessage is how much of each end of a longer one is kept. The marker takes the rest.
 	keptOfMessage = maxMessage/2 - 30
 )
@@ -219,7 +221,7 @@ type Config struct {
 
 	// QueueSize is how many events may wait, over all workers; the last quarter, rounded down, is
 	// reserved for error events. Default 1024, at most 16,777,216. New reserves 8 bytes for each; an
-	// event that waits takes some 350 more, which are kept for later ones.
+	// event that waits takes some 600 more, which are kept for later ones.
 	QueueSize int
 
 	// Workers is how many events may be in flight at once. Default 4. An event that needs retries
@@ -367,23 +369,24 @@ type Recorder struct {
 	counts  [dropped + 1]atomic.Uint64
 	retries atomic.Uint64
 	started atomic.Bool
-	pending sync.WaitGroup // the events that are queued or in the hands of a worker
-	ready   chan *entry    // never blocks: it has room for all that may be queued
+	ready   chan *entry // never blocks: it has room for all that may be queued
 
-	mu      sync.Mutex        // guards all that follows, and sends to ready
-	stopped bool              // no more events are taken
-	queued  int               // events that wait, at most Config.QueueSize
+	mu      sync.Mutex        // guards what follows, sends to ready and its close
+	stopped atomic.Bool       // no more events are taken; set under mu, read anywhere
+	queued  atomic.Int64      // events that wait, at most Config.QueueSize; raised under mu
 	chains  map[object]*entry // the oldest event of each object that has one
 	unused  *entry            // a list of entries to be used again
 }
 
 // An entry is an event on its way, and a link in its object's chain.
 type entry struct {
-	about object
-	event Event
-	next  *entry
-	last  *entry // the newest of the chain; kept in the oldest alone
+	Event
+	next *entry
+	last *entry // the newest of the chain; kept in the oldest alone
 }
+
+// LogValue is that of the object.
+func (e *entry) LogValue() slog.Value { return e.object().LogValue() }
 
 // New makes a Recorder, or says which field of the configuration is wrong, without quoting the
 // webhook. It starts no goroutine and opens no connection.
@@ -433,10 +436,10 @@ func (r *Recorder) Post(ctx context.Context, e Event) error {
 		err = errors.New("nil context")
 	}
 	if err != nil {
-		return r.settle(rejected, e.object(), e.Reason, err)
+		return r.settle(rejected, &e, err)
 	}
 	e.Message = shorten(e.Message)
-	return r.post(ctx, &entry{about: e.object(), event: e})
+	return r.post(ctx, &entry{Event: e})
 }
 
 // Record puts the event into the queue and returns without waiting, whatever the receiver does. It
@@ -451,21 +454,16 @@ func (r *Recorder) Record(e Event) error {
 		return nil
 	}
 	if err := e.complete(r.config.Controller, r.config.Instance); err != nil {
-		return r.settle(rejected, e.object(), e.Reason, err)
+		return r.settle(rejected, &e, err)
 	}
-	added, err := r.reserve(e.Severity)
+	err := r.refusal(e.Severity) // asked here too, so that refusals neither wait for mu nor copy anything
+	if err == nil {
+		e.Message = shorten(e.Message)
+		err = r.enqueue(&e)
+	}
 	if err != nil {
-		return r.settle(dropped, e.object(), e.Reason, err)
+		return r.settle(dropped, &e, err)
 	}
-	// Copied outside the lock, and only once a place is reserved.
-	added.about, added.event = e.object(), e
-	added.event.Message = shorten(e.Message)
-	added.event.Metadata = maps.Clone(e.Metadata)
-	if e.RelatedObject != nil {
-		added.event.RelatedObject = new(ObjectReference)
-		*added.event.RelatedObject = *e.RelatedObject
-	}
-	r.enqueue(added)
 	return nil
 }
 
@@ -474,49 +472,63 @@ func (r *Recorder) ignores(severity string) bool {
 	return r.webhook == nil || severity == SeverityTrace
 }
 
-// reserve takes a place in the queue for an event of that severity, or says why there is none.
-func (r *Recorder) reserve(severity string) (*entry, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+// refusal says why the queue would not take an event of that severity, if so.
+func (r *Recorder) refusal(severity string) error {
 	room := r.config.QueueSize
 	if severity != SeverityError {
 		room -= room / 4 // so that failures are still taken when routine news no longer is
 	}
 	switch {
-	case r.stopped:
-		return nil, ErrStopped
-	case r.queued >= room:
-		return nil, ErrQueueFull
-	case r.unused == nil:
+	case r.stopped.Load():
+		return ErrStopped
+	case r.queued.Load() >= int64(room):
+		return ErrQueueFull
+	}
+	return nil
+}
+
+// enqueue makes a copy of e the newest event of its object, or says why the queue does not take it.
+func (r *Recorder) enqueue(e *Event) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.refusal(e.Severity); err != nil {
+		return err
+	}
+	if r.unused == nil {
 		more := make([]entry, 64) // in one batch, so that few events pay for an allocation
 		for i := range more {
 			more[i].next, r.unused = r.unused, &more[i]
 		}
 	}
-	r.queued++
-	r.pending.Add(1)
-	reserved := r.unused
-	r.unused, reserved.next = reserved.next, nil
-	return reserved, nil
-}
-
-// enqueue makes added the newest event of its object.
-func (r *Recorder) enqueue(added *entry) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if oldest := r.chains[added.about]; oldest != nil {
+	added := r.unused
+	r.unused, added.next = added.next, nil
+	own := added.Metadata // To fill it under mu costs callers less than to allocate a map outside.
+	added.Event = *e
+	if own == nil {
+		added.Metadata = maps.Clone(e.Metadata)
+	} else {
+		added.Metadata = own
+		maps.Copy(own, e.Metadata)
+	}
+	if e.RelatedObject != nil {
+		added.RelatedObject = new(ObjectReference)
+		*added.RelatedObject = *e.RelatedObject
+	}
+	r.queued.Add(1)
+	if oldest := r.chains[added.object()]; oldest != nil {
 		oldest.last.next = added
 		oldest.last = added
-		return
+	} else {
+		r.makeReady(added, added)
 	}
-	r.makeReady(added, added)
+	return nil
 }
 
 // makeReady puts an object in line: oldest is next to be delivered, last its newest event. The caller
 // holds mu.
 func (r *Recorder) makeReady(oldest, last *entry) {
 	oldest.last = last
-	r.chains[oldest.about] = oldest
+	r.chains[oldest.object()] = oldest
 	r.ready <- oldest
 }
 
@@ -528,11 +540,24 @@ func (r *Recorder) release(e *entry) {
 	if e.next != nil {
 		r.makeReady(e.next, e.last)
 	} else {
-		delete(r.chains, e.about)
+		delete(r.chains, e.object())
+		r.closeIfDone()
 	}
-	*e = entry{next: r.unused} // The entry lives on; what the event holds must not.
+	// The entry lives on, with its map unless that is large; what the event holds must not.
+	own := e.Metadata
+	if len(own) > maxKept {
+		own = nil
+	}
+	clear(own)
+	*e = entry{Event: Event{Metadata: own}, next: r.unused}
 	r.unused = e
-	r.pending.Done()
+}
+
+// closeIfDone closes ready, so that the workers end, once nothing more comes. The caller holds mu.
+func (r *Recorder) closeIfDone() {
+	if r.stopped.Load() && len(r.chains) == 0 {
+		close(r.ready)
+	}
 }
 
 // Run delivers the queue while main runs, and when main has returned what is still queued, within
@@ -576,12 +601,11 @@ func (r *Recorder) run(ctx context.Context, main func(context.Context) error) (e
 		})
 	}
 	defer func() {
-		r.mu.Lock()
-		r.stopped = true
-		r.mu.Unlock()
 		drain := time.AfterFunc(r.config.DrainTimeout, func() { cutOff(errDrainTimeout) })
-		r.pending.Wait()
-		close(r.ready) // Nothing is pending and nothing more is taken, so nobody sends.
+		r.mu.Lock()
+		r.stopped.Store(true)
+		r.closeIfDone()
+		r.mu.Unlock()
 		workers.Wait()
 		drain.Stop()
 		cutOff(nil)
@@ -615,32 +639,30 @@ func (r *Recorder) NeedLeaderElection() bool { return false }
 
 // handle delivers an event, or drops it after the drain timeout.
 func (r *Recorder) handle(ctx context.Context, e *entry) error {
-	r.mu.Lock()
-	r.queued--
-	r.mu.Unlock()
+	r.queued.Add(-1)
 	if ctx.Err() != nil {
-		return r.settle(dropped, e.about, e.event.Reason, context.Cause(ctx))
+		return r.settle(dropped, &e.Event, context.Cause(ctx))
 	}
 	return r.post(ctx, e)
 }
 
 // post delivers an event.
 func (r *Recorder) post(ctx context.Context, e *entry) error {
-	body, err := json.Marshal(&e.event)
+	body, err := json.Marshal(&e.Event)
 	if err != nil {
-		return r.settle(rejected, e.about, e.event.Reason, fmt.Errorf("encode event: %w", err))
+		return r.settle(rejected, &e.Event, fmt.Errorf("encode event: %w", err))
 	}
-	result, err := r.webhook.deliver(ctx, &e.about, body)
+	result, err := r.webhook.deliver(ctx, e, body)
 	if err != nil {
 		u := r.webhook.request.URL
 		err = fmt.Errorf("%s://%s: %w", u.Scheme, u.Host, err)
 	}
-	return r.settle(result, e.about, e.event.Reason, err)
+	return r.settle(result, &e.Event, err)
 }
 
 // settle is where every event ends: it is counted once and, if it is lost, logged. It returns the
 // error that says why.
-func (r *Recorder) settle(result outcome, about object, reason string, err error) error {
+func (r *Recorder) settle(result outcome, e *Event, err error) error {
 	total := r.counts[result].Add(1)
 	if err == nil {
 		return nil
@@ -655,18 +677,16 @@ func (r *Recorder) settle(result outcome, about object, reason string, err error
 	} else {
 		err = fmt.Errorf("recorder: %w", err)
 	}
-	r.config.Logger.LogAttrs(context.Background(), level, text, slog.Any("object", about),
-		slog.String("reason", reason), slog.Any("error", err), slog.Uint64("total", total))
+	r.config.Logger.LogAttrs(context.Background(), level, text, slog.Any("object", e.object()),
+		slog.String("reason", e.Reason), slog.Any("error", err), slog.Uint64("total", total))
 	return err
 }
 
 // Stats returns the counts so far. They add up to the events given whenever none is under way.
 func (r *Recorder) Stats() Stats {
 	n := func(result outcome) uint64 { return r.counts[result].Load() }
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	return Stats{Delivered: n(delivered), Duplicates: n(duplicate), Rejected: n(rejected),
-		Failed: n(retry) + n(stopped), Dropped: n(dropped), Retries: r.retries.Load(), Queued: r.queued}
+		Failed: n(retry) + n(stopped), Dropped: n(dropped), Retries: r.retries.Load(), Queued: int(r.queued.Load())}
 }
 
 // Adapters: the recorder as client-go has it.
@@ -736,7 +756,7 @@ func (a *EventRecorder[T]) AnnotatedEventf(regarding, related T, annotations map
 	event := Event{Severity: severity, Message: message, Reason: reason, Action: action, Metadata: annotations}
 	var err error
 	if event.InvolvedObject, err = a.refer(regarding); err != nil {
-		_ = a.recorder.settle(rejected, object{}, reason, fmt.Errorf("no reference to the %T: %w", regarding, err))
+		_ = a.recorder.settle(rejected, &event, fmt.Errorf("no reference to the %T: %w", regarding, err))
 		return
 	}
 	if ref, err := a.refer(related); err == nil {

@@ -142,9 +142,7 @@ func (r *Recorder) Discard() {
 	for {
 		select {
 		case e := <-r.ready:
-			r.mu.Lock()
-			r.queued--
-			r.mu.Unlock()
+			r.queued.Add(-1)
 			r.release(e)
 		default:
 			return
@@ -1588,6 +1586,58 @@ func TestEntriesAreUsedAgain(t *testing.T) {
 	}
 }
 
+// An entry keeps its map for the next event, which must not find anything in it.
+func TestMapsAreUsedAgain(t *testing.T) {
+	r := mustNew(t, Config{Webhook: "http://receiver.test"})
+	large := map[string]string{}
+	for i := range 9 {
+		large[strconv.Itoa(i)] = "v"
+	}
+	eight := maps.Clone(large)
+	delete(eight, "8")
+	for i, test := range []struct {
+		metadata map[string]string
+		keeps    bool
+	}{
+		{map[string]string{"a": "1", "b": "2"}, true},
+		{map[string]string{"b": "3"}, true},
+		{nil, true},
+		{eight, true},
+		{large, false}, // To clear a large map takes long, each time, however little is in it.
+		{nil, false},
+		{map[string]string{"c": "4"}, true},
+	} {
+		event := testEvent("a")
+		event.Metadata = test.metadata
+		r.Record(event)
+		e := <-r.ready
+		if !maps.Equal(e.Metadata, test.metadata) {
+			t.Errorf("event %d has Metadata %v, want %v", i, e.Metadata, test.metadata)
+		}
+		r.queued.Add(-1)
+		r.release(e)
+		if got := r.unused.Metadata; len(got) != 0 || (got != nil) != test.keeps {
+			t.Errorf("after event %d its entry has the map %#v, want an empty one: %t", i, got, test.keeps)
+		}
+	}
+}
+
+// Record asks twice whether there is room, and others may record in between.
+func TestRoomIsCheckedUnderTheLock(t *testing.T) {
+	for _, want := range []error{ErrQueueFull, ErrStopped} {
+		r := mustNew(t, Config{Webhook: "http://receiver.test", QueueSize: 1})
+		event := testEvent("a")
+		if want == ErrStopped {
+			r.stopped.Store(true)
+		} else {
+			r.Record(event)
+		}
+		if err := r.enqueue(&event); err != want {
+			t.Errorf("enqueue() = %v, want %v", err, want)
+		}
+	}
+}
+
 // The transport answers at once, so that what is counted is the recorder's own part: net/http adds
 // some forty to each attempt.
 func TestAllocationCeilings(t *testing.T) {
@@ -1602,16 +1652,16 @@ func TestAllocationCeilings(t *testing.T) {
 		call    func()
 		ceiling float64
 	}{
-		{"Post", func() { r.Post(t.Context(), event) }, 19}, // 16 without -race
-		{"Record", func() { r.Record(event); r.Discard() }, 2},
+		{"Post", func() { r.Post(t.Context(), event) }, 19},    // 16 without -race
+		{"Record", func() { r.Record(event); r.Discard() }, 0}, // once every entry has its map
 		{"AnnotatedEventf", func() {
 			events.AnnotatedEventf(app, nil, event.Metadata, "Normal", event.Reason, "", "finished in %s", "1.2s")
 			r.Discard()
-		}, 6},
+		}, 4},
 		{"AnnotatedEventf of plain text", func() {
 			events.AnnotatedEventf(app, nil, event.Metadata, "Normal", event.Reason, "", "finished")
 			r.Discard()
-		}, 2},
+		}, 0},
 		{"the end of an answer without a body", func() { r.webhook.drain(accepted) }, 0},
 		{"Delay", func() { r.config.Backoff.Delay(4) }, 0},
 	} {
